@@ -105,7 +105,7 @@ class SourceFile:
     kind: str = "script"
 
 
-def read_source(path: Path, name: str | None = None) -> SourceFile:
+def read_source(path: Path) -> SourceFile:
     """The scripts of a file.
 
     Raises:
@@ -120,7 +120,7 @@ def read_source(path: Path, name: str | None = None) -> SourceFile:
         raise Unreadable(f"it cannot be opened: {error.strerror or error}") from error
     if len(content) > limit:
         raise Unreadable(f"it is larger than {limit // 1_000_000} MB, too large for a script")
-    return parse_source(content, name or str(path), suffix)
+    return parse_source(content, str(path), suffix)
 
 
 def parse_source(content: bytes, name: str, suffix: str = ".py") -> SourceFile:
