@@ -56,11 +56,7 @@ class Program:
         return found
 
     def await_ranks(self, count: int, seconds: float = 300.0) -> dict[int, int]:
-        """Its ranks once there are so many.
-
-        Raises:
-            TimeoutError: they do not come.
-        """
+        """Its ranks once there are so many. Raises TimeoutError: they do not come."""
         deadline = time.monotonic() + seconds
         while len(ranks := self.ranks()) < count:
             if time.monotonic() > deadline:

@@ -35,11 +35,7 @@ class EventFile:
 
     @staticmethod
     def require(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-        """The path, when it can be written to.
-
-        Raises:
-            UsageError: it cannot.
-        """
+        """The path, when it can be written to. Raises UsageError: it cannot."""
         if path is not None and path != STANDARD_OUTPUT and not context.resilient_parsing:
             from gpudiag.runs.output import require_writable
 

@@ -120,11 +120,7 @@ def _with_extra(address: Address, word: str) -> Address:
 
 
 def each_once(addresses: Iterable[Address]) -> tuple[Address, ...]:
-    """The addresses, each once.
-
-    Raises:
-        UsageError: there are none, or too many.
-    """
+    """The addresses, each once. Raises UsageError: there are none, or too many."""
     found = tuple({address.key: address for address in addresses}.values())
     if not found:
         raise UsageError("no machine is named", hint=_ADDRESS_HINT)

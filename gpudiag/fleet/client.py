@@ -72,11 +72,7 @@ class MachineClient:
         self._resolved: tuple[float, str] | None = None
 
     async def read(self, path: str, seconds: float, headers: dict[str, str] | None = None) -> Answer:
-        """The document at that path below /api/v1/, within `seconds`.
-
-        Raises:
-            FleetError: there is none.
-        """
+        """The document at that path below /api/v1/, within `seconds`. Raises FleetError: there is none."""
         try:
             return await within(seconds, self._read(path, headers or {}))
         except asyncio.TimeoutError as error:

@@ -106,11 +106,7 @@ class SourceFile:
 
 
 def read_source(path: Path) -> SourceFile:
-    """The scripts of a file.
-
-    Raises:
-        Unreadable: it is no text, too large, or cannot be opened.
-    """
+    """The scripts of a file. Raises Unreadable: it is no text, too large, or cannot be opened."""
     suffix = path.suffix.lower()
     limit = MAX_NOTEBOOK_BYTES if suffix in _NOTEBOOKS else MAX_BYTES
     try:

@@ -82,11 +82,7 @@ def parse_stat(text: str) -> Stat:
 
 
 def read_stat(process: int | str, root: str = "/proc") -> Stat:
-    """What the kernel shows of the process, or of one of its threads.
-
-    Raises:
-        OSError: it has ended.
-    """
+    """What the kernel shows of the process, or of one of its threads. Raises OSError: it has ended."""
     return parse_stat(read_text(f"{root}/{process}/stat"))
 
 
@@ -133,11 +129,7 @@ def read_wait_channel(process: int | str) -> str:
 
 
 def read_environment(process: int | str, root: str = "/proc") -> dict[str, str]:
-    """The variables that it was started with.
-
-    Raises:
-        OSError: it has ended, or is another user's.
-    """
+    """The variables that it was started with. Raises OSError: it has ended, or is another user's."""
     pairs = (entry.partition("=") for entry in read_text(f"{root}/{process}/environ").split("\0"))
     return {name: value for name, equals, value in pairs if equals}
 
@@ -176,11 +168,7 @@ def has_gpu_open(pid: int) -> bool:
 
 
 def read_text(path: str) -> str:
-    """The text of a file of /proc.
-
-    Raises:
-        OSError: the process is gone, or it may not be read.
-    """
+    """The text of a file of /proc. Raises OSError: the process is gone, or it may not be read."""
     with open(path, errors="replace") as file:
         return file.read()
 

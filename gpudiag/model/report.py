@@ -59,11 +59,7 @@ class CollectiveReport:
 
     @classmethod
     def of(cls, report: Report) -> Self:
-        """The collective part of that report.
-
-        Raises:
-            ValueError: nothing was measured.
-        """
+        """The collective part of that report. Raises ValueError: nothing was measured."""
         measured = report.measures.collective
         if isinstance(measured, Missing):
             raise ValueError(f"no collective was measured: {measured}")  # noqa: TRY004 - of a type that fits

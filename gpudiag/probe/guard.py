@@ -422,11 +422,7 @@ def _exec(
 
 
 def _has_threads() -> bool:
-    """Whether this process has more than its main thread.
-
-    Raises:
-        ShortageError: there is no /proc.
-    """
+    """Whether this process has more than its main thread. Raises ShortageError: there is no /proc."""
     try:
         return len(os.listdir("/proc/self/task")) > 1
     except FileNotFoundError:

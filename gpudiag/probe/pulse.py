@@ -18,11 +18,7 @@ class PulseReader:
     """Reads one process's pulse until `close`."""
 
     def __init__(self, pid: int) -> None:
-        """Open its files.
-
-        Raises:
-            OSError: there is no such process.
-        """
+        """Open its files. Raises OSError: there is no such process."""
         self.pid = pid
         folder = f"/proc/{pid}/task/{pid}"
         self._schedstat = os.open(f"{folder}/schedstat", os.O_RDONLY | os.O_CLOEXEC)

@@ -112,11 +112,7 @@ def run_hang(
 
 
 def _judge_simulated(jobs: Sequence[Job], limits: HangLimits | None) -> HangReport:
-    """The verdict on the jobs of a simulated machine.
-
-    Raises:
-        UsageError: none stands still there.
-    """
+    """The verdict on the jobs of a simulated machine. Raises UsageError: none stands still there."""
     if not jobs:
         raise UsageError(
             "no job stands still on this simulated machine", hint="gpudiag simulate lists its faults"
@@ -133,11 +129,7 @@ def _judge_simulated(jobs: Sequence[Job], limits: HangLimits | None) -> HangRepo
 
 
 def _only_that_of(jobs: Sequence[Job], pid: int) -> tuple[Job, ...]:
-    """The job to which the process belongs.
-
-    Raises:
-        UsageError: it belongs to none of them.
-    """
+    """The job to which the process belongs. Raises UsageError: it belongs to none of them."""
     for job in jobs:
         below = {child.pid for rank in job.ranks for child in rank.children}
         if pid in below | {rank.pid for rank in job.ranks} | {job.launcher_pid}:

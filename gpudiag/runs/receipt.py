@@ -254,11 +254,7 @@ def read_receipt(path: Path) -> tuple[Sealed, Receipt]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """What a file holds.
-
-    Raises:
-        UsageError: it cannot be read, or is too large for a document.
-    """
+    """What a file holds. Raises UsageError: it cannot be read, or is too large for a document."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -37,11 +37,7 @@ def known_gpus_file(machine: str, directory: Path | None = None) -> Path:
 
 
 def write_known_gpus(machine: str, known: KnownGpus) -> None:
-    """Write the GPUs of a good run to the file, atomically.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write the GPUs of a good run to the file, atomically. Raises OSError: the file cannot be written."""
     path = known_gpus_file(machine)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}")

@@ -79,11 +79,7 @@ def parse_throttled_seconds(text: str) -> float:
 
 
 def parse_vmstat(text: str, counter: str) -> int:
-    """A counter of /proc/vmstat.
-
-    Raises:
-        Absent: this kernel does not count it.
-    """
+    """A counter of /proc/vmstat. Raises Absent: this kernel does not count it."""
     for line in text.splitlines():
         name, _, number = line.partition(" ")
         if name == counter:

@@ -35,11 +35,7 @@ def read_process_limits(root: str = "/") -> dict[str, Any]:
 
 
 def parse_limit(text: str, name: str) -> int | None:
-    """The soft limit called `name`; None where it is unlimited.
-
-    Raises:
-        Absent: there is no such line.
-    """
+    """The soft limit called `name`; None where it is unlimited. Raises Absent: there is no such line."""
     for line in text.splitlines():
         if line.startswith(name):
             soft = line[len(name) :].split()[0]
@@ -163,11 +159,7 @@ def read_filesystems(root: str, environment: Mapping[str, str]) -> list[dict[str
 
 
 def read_shared_memory_available(root: str = "/") -> int:
-    """The bytes available in /dev/shm.
-
-    Raises:
-        Absent: nothing under this root shows it.
-    """
+    """The bytes available in /dev/shm. Raises Absent: nothing under this root shows it."""
     if root == "/":
         shm = os.statvfs(_SHARED_MEMORY)
         return shm.f_bavail * shm.f_frsize

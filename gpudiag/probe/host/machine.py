@@ -182,11 +182,7 @@ def _nodes(root: str, name: str) -> str:
 
 
 def _field(text: str, name: str) -> str:
-    """The value behind `name:` in a file of such lines.
-
-    Raises:
-        Absent: there is no such line.
-    """
+    """The value behind `name:` in a file of such lines. Raises Absent: there is no such line."""
     for line in text.splitlines():
         found, _, value = line.partition(":")
         if found.strip() == name:

@@ -195,11 +195,7 @@ def _counters(place: str) -> dict[str, int]:
 
 
 def parse_state(text: str) -> str:
-    """The word of a state such as `4: ACTIVE`.
-
-    Raises:
-        Absent: it has no colon.
-    """
+    """The word of a state such as `4: ACTIVE`. Raises Absent: it has no colon."""
     _, colon, word = text.partition(":")
     if not colon:
         raise Absent(ERROR, f"the kernel reports {text!r}")
@@ -207,11 +203,7 @@ def parse_state(text: str) -> str:
 
 
 def parse_rate(text: str) -> float:
-    """The Gbit/s in a rate such as `400 Gb/sec (4X NDR)`.
-
-    Raises:
-        Absent: the port has no rate.
-    """
+    """The Gbit/s in a rate such as `400 Gb/sec (4X NDR)`. Raises Absent: the port has no rate."""
     words = text.split()
     if not words or float(words[0]) == 0:
         raise Absent(NOT_SUPPORTED, f"the kernel reports {text!r}")

@@ -246,11 +246,7 @@ def read_kernel_driver(root: str = "/") -> tuple[str, str]:
 
 
 def parse_kernel_driver(text: str) -> tuple[str, str]:
-    """Version and flavor in the text of /proc/driver/nvidia/version.
-
-    Raises:
-        Absent: it names no version.
-    """
+    """Version and flavor in the text of /proc/driver/nvidia/version. Raises Absent: it names no version."""
     version = _VERSION.search(f"{text}\n")
     if version is None:
         raise Absent(ERROR, f"no version in {text[:80]!r}")

@@ -464,11 +464,7 @@ def _marked(chunk: bytes) -> list[tuple[int, int, bytes]]:
 
 
 def _read_boot_seconds(root: Path) -> float:
-    """When this boot began, in seconds since 1970, from /proc/stat.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """When this boot began, in seconds since 1970, from /proc/stat. Raises OSError: it cannot be read."""
     text = (root / "proc/stat").read_text()
     match = re.search(r"^btime (\d+)$", text, re.MULTILINE)
     if match is None:

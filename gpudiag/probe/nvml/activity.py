@@ -213,11 +213,7 @@ def _traffic(ask: Ask) -> list[int]:
 
 
 def _throughput(ask: Ask, total: int) -> float:
-    """Bytes per second since the last look.
-
-    Raises:
-        Absent: there was none, or the counters were reset.
-    """
+    """Bytes per second since the last look. Raises Absent: there was none, or the counters were reset."""
     now = monotonic()
     before, then = ask.kept.get("nvlink traffic", (None, 0.0))
     if before is not None and now - then < _SHORTEST_WINDOW_SECONDS:

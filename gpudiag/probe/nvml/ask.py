@@ -365,22 +365,14 @@ def as_text(read: Callable[[], Any]) -> str:
 
 
 def known(number: int) -> int:
-    """`number`, unless it is NVML's all-ones value for "not available".
-
-    Raises:
-        Absent: it is.
-    """
+    """`number`, unless it is NVML's all-ones value for "not available". Raises Absent: it is."""
     if number in NOT_AVAILABLE:
         raise Absent(NOT_SUPPORTED, "NVML answers 'not available'")
     return int(number)
 
 
 def percent(number: int) -> int:
-    """`number`, unless it is no share of a whole.
-
-    Raises:
-        Absent: it is below 0 or above 100.
-    """
+    """`number`, unless it is no share of a whole. Raises Absent: it is below 0 or above 100."""
     if not 0 <= number <= _WHOLE_PERCENT:
         raise Absent(NOT_SUPPORTED, f"NVML answers {number} %, which is no share of a whole")
     return number

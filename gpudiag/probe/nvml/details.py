@@ -166,11 +166,7 @@ def _pcie_errors(ask: Ask) -> dict[str, object]:
 
 
 def _unless_empty(sheet: Sheet) -> dict[str, object]:
-    """The sheet's document.
-
-    Raises:
-        Absent: it has no value; the first reason stands for all.
-    """
+    """The sheet's document. Raises Absent: it has no value; the first reason stands for all."""
     if not sheet.values:
         raise Absent(*next(iter(sheet.missing.values())))
     return sheet.document()
@@ -235,11 +231,7 @@ def _health(info: object) -> str:
 
 
 def _faults(info: object) -> list[str]:
-    """The faults that the health mask names.
-
-    Raises:
-        Absent: the driver fills in no mask.
-    """
+    """The faults that the health mask names. Raises Absent: the driver fills in no mask."""
     mask: int = getattr(info, "healthMask", 0)
     if mask == 0:
         raise Absent(NOT_SUPPORTED, "the driver gives no health mask")

@@ -83,11 +83,7 @@ def read_links(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def _links(ask: Ask) -> list[dict[str, object]]:
-    """One entry per link.
-
-    Raises:
-        Absent: the GPU has none.
-    """
+    """One entry per link. Raises Absent: the GPU has none."""
     count = _link_count(ask)
     together = _asked_together(ask, count)
     links = [_link(ask, link, together) for link in range(count)]

@@ -29,11 +29,7 @@ class Nvml:
     """The library; each call raises NvmlError where it fails."""
 
     def __init__(self) -> None:
-        """Load the library.
-
-        Raises:
-            OSError: there is none.
-        """
+        """Load the library. Raises OSError: there is none."""
         self._library = ctypes.CDLL("libnvidia-ml.so.1")
 
     def call(self, name: str, *arguments: object) -> None:

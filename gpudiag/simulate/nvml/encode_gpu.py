@@ -109,11 +109,7 @@ def _display_mode(driver_version: str) -> str | Refusal:
 
 
 def parse_bus_id(bus_id: str) -> tuple[int, int, int]:
-    """Domain, bus and device of `dddddddd:bb:dd.f`.
-
-    Raises:
-        UsageError: the text has another form.
-    """
+    """Domain, bus and device of `dddddddd:bb:dd.f`. Raises UsageError: the text has another form."""
     try:
         domain, bus, device = bus_id.split(".")[0].split(":")
         return int(domain, 16), int(bus, 16), int(device, 16)
