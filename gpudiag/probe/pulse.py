@@ -1,7 +1,6 @@
-"""A process's pulse: what the kernel counts of its main thread, read often and for next to nothing.
+"""A process's pulse: what the kernel counts of its main thread, by two open files of /proc.
 
-Two files of /proc stay open, so that a reading is two system calls. None of them takes the lock of the
-process's memory, so the process is not held up, and a stuck one does not hold up the reader.
+No lock of the process's memory is taken: neither holds up the other.
 """
 
 import os

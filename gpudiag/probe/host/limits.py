@@ -82,21 +82,14 @@ def _hierarchy(root: str) -> tuple[int, dict[str, str]]:
 
 
 def _upwards(root: str, top: str, path: str) -> list[str]:
-    """The visible directories of the group and its ancestors, innermost first.
-
-    In a container with its own cgroup namespace the path may not be visible: only the top is then left.
-    """
+    """The visible directories of the group and its ancestors, innermost first; in a container perhaps one."""
     parts = [part for part in path.split("/") if part not in ("", "..")]
     candidates = ["/".join((top, *parts[:depth])) for depth in range(len(parts), -1, -1)]
     return [path for path in (os.path.join(root, one) for one in candidates) if os.path.isdir(path)]
 
 
 def _tightest(groups: list[str], name: str, parse: Callable[[str], Any]) -> Any:
-    """The smallest of the limits that the groups set; None where none sets one.
-
-    Raises:
-        Absent: no group shows such a file.
-    """
+    """The smallest limit of the groups; None if none sets one. Raises Absent: no group has such a file."""
     texts = [
         _text(os.path.join(group, name)) for group in groups if os.path.exists(os.path.join(group, name))
     ]
