@@ -23,9 +23,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class EventFile:
-    """`--events FILE`: one JSON document per line, each written at once; opened by the first event; `-` prints them.
+    """`--events FILE`: one JSON document per line, written at once; `-` prints them.
 
-    A file that fails later costs the events, never the run: one line on standard error warns of it.
+    A file that fails costs the events and one line on standard error, never the run.
     """
 
     def __init__(self, path: Path | None) -> None:

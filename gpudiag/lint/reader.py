@@ -120,11 +120,7 @@ def read_source(path: Path) -> SourceFile:
 
 
 def parse_source(content: bytes, name: str, suffix: str = ".py") -> SourceFile:
-    """The scripts in the bytes of a file, read by its suffix.
-
-    Raises:
-        Unreadable: the bytes are no text, or the suffix is that of something else than Python.
-    """
+    """The scripts in the bytes of a file, read by its suffix. Raises Unreadable: no text, or no Python."""
     text, encoding, remark = decode_source(content)
     if text is None:
         raise Unreadable(remark or "it is no text")

@@ -39,11 +39,7 @@ _DISPLAY_MODE_DEPRECATED_IN = 580
 
 
 def word_number(numbers: dict[str, int], field: str, word: str) -> int:
-    """NVML's number for one of our words; 9 for `unknown_9`, which stands for a number without a word.
-
-    Raises:
-        UsageError: the field has no such word.
-    """
+    """NVML's number for one of our words; 9 for `unknown_9`. Raises UsageError: there is no such word."""
     if is_without_word(word):
         return int(word.rpartition("_")[2])
     if word not in numbers:
