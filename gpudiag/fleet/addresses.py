@@ -52,11 +52,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """The address that a text names: `gpu1`, `gpu1:9000`, `[2001:db8::7]`, `https://proxy/gpus`.
-
-    Raises:
-        UsageError: it names none.
-    """
+    """The address of `gpu1`, `gpu1:9000`, `[2001:db8::7]`, `https://proxy/gpus`. Raises UsageError: none."""
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)

@@ -1,7 +1,6 @@
 """The GPUs that this machine had in its last good run: a small file beside the history.
 
-`gpudiag list` and the bare command read it, as they cannot wait for the database library to load. A guarded
-child reads it, because the disk may hang; if that fails, the known GPUs are merely missing, with the reason.
+`gpudiag list` and the bare command cannot wait for the database. A guarded child reads it.
 """
 
 from __future__ import annotations
