@@ -40,7 +40,7 @@ _PASSING = re.compile(
 _BACKWARD = "_engine_run_backward"
 _ALIASES = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
 _STANDARD = re.compile(
-    r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<|/(site|dist)-packages/(torch|zmq)/"
+    r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<(?!(string|stdin)>)|/(site|dist)-packages/(torch|zmq)/"
 )
 
 

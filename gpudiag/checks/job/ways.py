@@ -1,6 +1,7 @@
 """By which way ranks came to different calls: an exception, a branch, another step; and who of two is further on."""
 
 import re
+from collections.abc import Sequence
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job.groups import Group
@@ -12,6 +13,7 @@ from gpudiag.reference.stacks import changed_counters, own_frames
 _ASKS_RANK = re.compile(
     r"^(else of |after )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE
 )
+_HANDLER_FRAMES = 3  # a handler may call what sleeps, or asks a user
 NAMES_OF_RANKS = frozenset(("rank", "r", "local_rank", "global_rank", "world_rank", "place", "pid"))
 
 
@@ -37,6 +39,12 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
     return kinds.OTHER_COLLECTIVE, words
 
 
+def find_except(frames: Sequence[Frame]) -> str:
+    """The `except OSError (line 18)` around the user's line or its callers, by which a rank came there; empty for none."""
+    around = (around for frame in frames[:_HANDLER_FRAMES] for around in frame.inside)
+    return next((one for one in around if one.startswith("except")), "")
+
+
 def _divergence(odd: Position, most: Position) -> tuple[Frame, Frame] | None:
     """The frames of one function in which the two are at different lines, the outermost such."""
     for one, other in zip(reversed(own_frames(odd.frames)), reversed(own_frames(most.frames)), strict=False):
@@ -53,8 +61,7 @@ def _swallowed_between(odd: Position, most: Position) -> str:
     if frames is None:
         return ""
     one, other = frames
-    caught = next((around for around in one.inside if around.startswith("except")), "")
-    if caught:
+    if caught := find_except((one,)):
         return f"it is in the `{caught}` of {one.place.partition(':')[0]}: an exception took it there"
     tried = next(
         (around for around in other.inside if around.startswith("try") and around not in one.inside), ""

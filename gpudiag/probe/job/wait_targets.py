@@ -3,12 +3,12 @@
 import os
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 from gpudiag.linux.proc import list_pids, open_files, read_text
-from gpudiag.linux.sockets import CONNECTING, LISTENING, format_address, read_tcp_sockets
+from gpudiag.linux.sockets import CONNECTING, LISTENING, TcpSocket, format_address, read_tcp_sockets
 from gpudiag.model.job import NAMELESS_SOCKET, Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.memory import Memory
@@ -122,7 +122,7 @@ def describe_descriptor(pid: int, number: int) -> Awaited:
     if kind == "socket":
         return _socket(pid, inode.strip("[]"))
     if kind == "pipe":
-        return Awaited("pipe", f"descriptor {number}", _other_end(pid, target))
+        return Awaited("pipe", f"descriptor {number}", _other_end_of_pipe(pid, number, target))
     return _file(pid, target) if target.startswith("/") else Awaited("other", target.strip("[]"))
 
 
@@ -247,7 +247,7 @@ def _socket(pid: int, inode: str) -> Awaited:
         if str(one.inode) == inode:
             if one.state == LISTENING:
                 return Awaited("listener", format_address(one.local))
-            connecting = "it does not answer yet" if one.state == CONNECTING else ""
+            connecting = "it does not answer yet" if one.state == CONNECTING else _peer_here(pid, one)
             return Awaited("socket", format_address(one.remote), connecting)
     with suppress(OSError):
         for line in read_text(f"/proc/{pid}/net/unix").splitlines()[1:]:
@@ -257,11 +257,38 @@ def _socket(pid: int, inode: str) -> Awaited:
     return Awaited("socket", "a socket")
 
 
-def _other_end(pid: int, target: str) -> str:
-    """Who else has a pipe open, of the processes around this one."""
-    ends = _holders(target, lambda other: other != pid)
-    return "; ".join(f"the other end is {describe_process(other)}" for other in ends[:1])
+def _peer_here(pid: int, own: TcpSocket) -> str:
+    """Who has the other end of a connection open, where that is a process of this machine."""
+    ports = own.remote_port, own.local_port
+    for one in read_tcp_sockets(pid):
+        if (one.local_port, one.remote_port) == ports and (one.local, one.remote) == (own.remote, own.local):
+            return _name_other_end(holder for holder, _ in _holders(f"socket:[{one.inode}]") if holder != pid)
+    return ""
 
 
-def _holders(target: str, is_wanted: Callable[[int], bool]) -> list[int]:
-    return [pid for pid in list_pids() if is_wanted(pid) and target in open_files(pid).values()]
+def _other_end_of_pipe(pid: int, number: int, target: str) -> str:
+    """Who has the other end of a pipe open, of the processes around this one."""
+    writes = _may_write(pid, number)
+    ends = [holder for holder, end in _holders(target) if _may_write(holder, end) != writes]
+    if ends and set(ends) == {pid}:
+        return "no other process has its other end open"
+    return _name_other_end(holder for holder in ends if holder != pid)
+
+
+def _name_other_end(holders: Iterable[int]) -> str:
+    return next((f"the other end is {describe_process(holder)}" for holder in holders), "")
+
+
+def _may_write(pid: int, number: int) -> bool:
+    """Whether a descriptor was opened to write, by its flags."""
+    flags = 0
+    with suppress(OSError):
+        lines = dict(line.split(":", 1) for line in read_text(f"/proc/{pid}/fdinfo/{number}").splitlines())
+        flags = int(lines.get("flags", "0"), 8)
+    return flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def _holders(target: str) -> Iterator[tuple[int, int]]:
+    """The processes that have a pipe or a socket open, and their descriptors of it."""
+    for pid in list_pids():
+        yield from ((pid, number) for number, opened in open_files(pid).items() if opened == target)
