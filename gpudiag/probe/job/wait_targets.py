@@ -3,7 +3,7 @@
 import os
 import stat
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -262,21 +262,23 @@ def _peer_here(pid: int, own: TcpSocket) -> str:
     ports = own.remote_port, own.local_port
     for one in read_tcp_sockets(pid):
         if (one.local_port, one.remote_port) == ports and (one.local, one.remote) == (own.remote, own.local):
-            return _name_other_end(holder for holder, _ in _holders(f"socket:[{one.inode}]") if holder != pid)
+            return _name_other_end(pid, [holder for holder, _ in _holders(f"socket:[{one.inode}]")])
     return ""
 
 
 def _other_end_of_pipe(pid: int, number: int, target: str) -> str:
-    """Who has the other end of a pipe open, of the processes around this one."""
+    """Who has the other end of a pipe open."""
     writes = _may_write(pid, number)
-    ends = [holder for holder, end in _holders(target) if _may_write(holder, end) != writes]
-    if ends and set(ends) == {pid}:
-        return "no other process has its other end open"
-    return _name_other_end(holder for holder in ends if holder != pid)
+    return _name_other_end(
+        pid, [holder for holder, end in _holders(target) if _may_write(holder, end) != writes]
+    )
 
 
-def _name_other_end(holders: Iterable[int]) -> str:
-    return next((f"the other end is {describe_process(holder)}" for holder in holders), "")
+def _name_other_end(pid: int, holders: Sequence[int]) -> str:
+    other = next((holder for holder in holders if holder != pid), None)
+    if other is not None:
+        return f"the other end is {describe_process(other)}"
+    return "only this process has the other end" if holders else ""
 
 
 def _may_write(pid: int, number: int) -> bool:

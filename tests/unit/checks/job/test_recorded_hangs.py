@@ -133,6 +133,26 @@ RECORDED = (
         2,
         ("a compiler that does not run at job.py:22 in main", "opens the FIFO /home/ann/cache.fifo"),
     ),
+    Recorded(
+        "lock_of_rank", "hang.lock", 1, ("data.lock (held by rank 0, pid 6291)", "that rank 0 waits in")
+    ),
+    Recorded("asks_rank", "hang.network", 1, ("the other end is rank 0, pid 8273)", "own_server.py:32")),
+    Recorded("full_pipe", "hang.queue", 1, ("writes to a pipe that is full (the other end is pid 6488",)),
+    Recorded("lost_task", "hang.queue", 1, ("all 2 workers of its pool wait for a task", "its task is lost")),
+    Recorded(
+        "handler_sleeps", "hang.sleep", 1, ("an exception took it there: `except Exception (line 18)`",)
+    ),
+    Recorded("tries_again", "hang.sleep", 1, ("in the loop `while True`", "an exception took it there")),
+    Recorded(
+        "one_more_call", "hang.calls_apart", None, ("rank 1 is 1 call behind rank 0", "async_forgotten.py:23")
+    ),
+    Recorded(
+        "left_loop",
+        "hang.other_collective",
+        None,
+        ("rank 1 is past `train()` (early_stop.py:29), where rank 0 still is",),
+    ),
+    Recorded("main_evaluates", "hang.other_collective", None, ("nanogpt_eval.py:27 stands under", "master")),
     Recorded("killed", "hang.rank_gone", 1, ("came to the rendezvous, and has ended since", "WORLD_SIZE 4")),
     Recorded("never_came", "hang.never_joined", 1, ("never started, or ended before",)),
 )
