@@ -14,7 +14,7 @@ from gpudiag.checks.software.nccl_log import NCCL_LOG_FINDINGS
 from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS
 
 _MAX_LIMITS = 3
-# What commands report that judge by checks of their own (checks/on_ranks.py), or without any.
+# What commands report that judge without checks.
 COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
     {
         "nccl-test": COLLECTIVE_FINDINGS,

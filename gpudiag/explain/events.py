@@ -47,7 +47,7 @@ _ANYWHERE = re.compile(
 )
 # Reports of NCCL and the launchers that another process has gone.
 _OF_OTHERS = re.compile(
-    r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|[Tt]imed? ?out|Broken pipe|timeout"
+    r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|[Tt]imed? ?out|Broken pipe|timeout|Socket recv failed"
 )
 _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
 _OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
@@ -220,7 +220,9 @@ def _standing(
     if facts.done_at > last or (facts.went_on(last, at, speaker) and not is_reported_late):
         return Standing.OUTLIVED
     if topic in _UNKNOWN_TOPICS:
-        return Standing.ECHO if _OF_OTHERS.search(found.excerpt) else Standing.UNKNOWN
+        is_refused = topic == "nccl.unhandled" and "network.connection_refused" in facts.found
+        is_echo = is_refused or _OF_OTHERS.search(found.excerpt)
+        return Standing.ECHO if is_echo else Standing.UNKNOWN
     if failure is not None and failure.origin is not None:
         return {
             Origin.OUTSIDE: Standing.OUTSIDE,

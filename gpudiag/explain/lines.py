@@ -71,7 +71,10 @@ _TIMES = (
     ),
 )  # the last word is the year for times without one: a leap year; and 1903 for a time of the day alone
 _TIME_WITHIN = 120  # characters from the beginning
-_NCCL_SPEAKER = re.compile(r"(?:^|[\s\]:])(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[\d+\] ")
+# NCCL, and UCX in brackets.
+_NCCL_SPEAKER = re.compile(
+    r"(?:^|[\s\]:])\[?(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):(?:\d+ \[\d+\] |\d+(?::\d+)?\] )"
+)
 _TORCH_SPEAKER = re.compile(r"\[(?:PG [^\]]{0,40})?[Rr]ank[ :=]?(\d+)\]|\b[Rr]ank[=: ](\d+)[\])]")
 # SGLang, whose tensor-parallel rank is the rank where it names no other; Megatron's rerun state machine and
 # its NaN test.

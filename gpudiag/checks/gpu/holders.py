@@ -19,6 +19,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, GpuProcess, Snapshot
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.measure import RankReport
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Measures
 from gpudiag.model.untrusted_text import shorten_text
@@ -102,9 +103,12 @@ def own_pids(measures: Measures) -> frozenset[int]:
     measured = (measures.collective, measures.active, measures.operations, measures.card_pairs)
     runs = [run for run in measured if not isinstance(run, Missing)]
     trained = () if isinstance(measures.training, Missing) else measures.training
-    return frozenset(
-        rank.pid for run in (*runs, *trained) for rank in run.ranks if not isinstance(rank.pid, Missing)
-    )
+    return pids_of(rank for run in (*runs, *trained) for rank in run.ranks)
+
+
+def pids_of(ranks: Iterable[RankReport]) -> frozenset[int]:
+    """The processes of these ranks, as far as they are known."""
+    return frozenset(rank.pid for rank in ranks if not isinstance(rank.pid, Missing))
 
 
 def _memory_bytes(process: GpuProcess) -> int:
