@@ -262,6 +262,30 @@ def test_a_rank_whose_step_counter_moves_is_not_blamed(case: Recorded) -> None:
     assert verdict.headline.startswith("not hanging: "), verdict.headline
 
 
+def test_a_sleep_that_a_rank_came_back_to_is_work_where_collectives_were_made_meanwhile() -> None:
+    """Of a loop at a module's level no variable is seen: the thread woke up, and so did that of gloo."""
+    job = recorded("handler_sleeps")
+
+    def woken(look: ProcessLook, number: int, names: tuple[str, ...]) -> ProcessLook:
+        threads = (
+            replace(one, switches=one.switches + number) if one.name in names else one for one in look.threads
+        )
+        return replace(look, threads=tuple(threads))
+
+    for names, outcome in (
+        (("MainThread", "pt_gloo_runloop"), Outcome.WARN),  # it works while rank 0 waits
+        (("MainThread",), Outcome.FAIL),  # it only wakes up
+        (("pt_gloo_runloop",), Outcome.FAIL),
+    ):
+        ranks = (
+            replace(rank, looks=tuple(woken(look, number, names) for number, look in enumerate(rank.looks)))
+            if rank.rank == 1
+            else rank
+            for rank in job.ranks
+        )
+        assert judge_job(replace(job, ranks=tuple(ranks))).outcome is outcome, names
+
+
 def _counting(look: ProcessLook, number: int) -> ProcessLook:
     threads = tuple(
         replace(thread, last_ran_seconds_ago=0.0, frames=_with_step(thread.frames, number))
