@@ -136,7 +136,7 @@ def test_json_is_one_document(tmp_path, capsys):
 
 def test_a_binary_file_is_refused_in_a_sentence(tmp_path, capsys):
     (tmp_path / "core").write_bytes(b"\x7fELF" + bytes(1000))
-    assert main(["explain", str(tmp_path / "core")]) == ExitStatus.PASS
+    assert main(["explain", str(tmp_path / "core")]) == ExitStatus.ERROR
     assert "not read: it is a program or a core dump" in " ".join(capsys.readouterr().out.split())
 
 
