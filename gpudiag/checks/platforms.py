@@ -6,6 +6,7 @@ place.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpudiag.compat import StrEnum
@@ -117,14 +118,17 @@ def _reset_words(match: re.Match[str], platform: Platform) -> str:
 
 def fit_results(results: tuple[CheckResult, ...], platform: Platform) -> tuple[CheckResult, ...]:
     """The results with every remedy as it can be done on a platform."""
-    if platform is Platform.BARE_METAL:
-        return results
     return tuple(
-        replace(result, findings=tuple(_fitted(finding, platform) for finding in result.findings))
-        if result.findings
-        else result
+        replace(result, findings=fit_findings(result.findings, platform)) if result.findings else result
         for result in results
     )
+
+
+def fit_findings(findings: Sequence[Finding], platform: Platform) -> tuple[Finding, ...]:
+    """The findings with every remedy as it can be done on a platform."""
+    if platform is Platform.BARE_METAL:
+        return tuple(findings)
+    return tuple(_fitted(finding, platform) for finding in findings)
 
 
 def _fitted(finding: Finding, platform: Platform) -> Finding:

@@ -3,9 +3,9 @@
 import atexit
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.linux.namespaces import read_machine
@@ -28,7 +28,7 @@ from gpudiag.ranks.diagnosis.outage import CUT_SECONDS
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, UNANSWERED, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
 from gpudiag.ranks.event_log import EventLog
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 _TICK_SECONDS = 0.1
@@ -119,7 +119,7 @@ class Follower:
         self._link.send(messages.Hello(rank, location, port, paths_port, self._host, size))
         if self.addresses is not None:
             self._link.send(messages.OwnAddresses(self.addresses))
-        self._report([event for _, event in self._log.raw])  # a new leader knows nothing yet
+        self._report(self._log.collected)  # a new leader knows nothing yet
         while self._verdict is None:
             self._wait()
             if self._interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
@@ -135,7 +135,7 @@ class Follower:
             self._log.add(new)
             self._local.limit_start(time.monotonic() - self._started, self._import_seconds)
             if new or time.monotonic() - self._reported_at >= self._report_seconds:
-                self._report([event for _, event in new])
+                self._report(new)
             for row in () if self._paths is None else self._paths.surveyor.take():
                 self._link.send(row)
             if self._tcp.sample(self._local.live_pids()):
@@ -194,7 +194,7 @@ class Follower:
         awaited = (*self._local.filenos(), self._link.fileno(), self._interrupts.fileno())
         wait_readable(awaited, _TICK_SECONDS)
 
-    def _report(self, events: list[dict[str, Any]]) -> None:
+    def _report(self, events: Sequence[RankEvent]) -> None:
         failure = self._local.start_failure
         if failure is not None:
             stderr = self._local.stderr_tail()
@@ -309,7 +309,7 @@ class Membership:
                 self._astray.found_rank_0()
             if found is None:
                 log = EventLog(assignment.started, assignment.on_event)
-                log.add(own.raw)
+                log.add(own.collected)
                 run = self._lead(assignment, log)
                 return run if self._twin is None else self._follow_twin(self._twin, assignment)
             leader, link = found

@@ -13,7 +13,7 @@ from gpudiag.ranks.diagnosis.paths import Contact
 from gpudiag.ranks.diagnosis.start_error import StartFailure
 from gpudiag.ranks.diagnosis.survey import Target, Try
 from gpudiag.ranks.diagnosis.view import RankView
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.run import RankEvent, RankRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,10 @@ class RefusedRank:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """From a follower: its rank's state, and the lines that the rank has added to its event file."""
+    """From a follower: its rank's state, and its new events, by the CLOCK_MONOTONIC of its machine."""
 
     view: RankView
-    events: tuple[dict[str, Any], ...]
+    events: tuple[RankEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)

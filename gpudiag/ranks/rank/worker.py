@@ -17,12 +17,13 @@ from gpudiag.linux.child import die_with_parent, name_process
 from gpudiag.model import codec
 from gpudiag.ranks import stages
 from gpudiag.ranks.diagnosis.dump import DumpFiles
-from gpudiag.ranks.event_log import EventKind, EventWriter
+from gpudiag.ranks.event_log import EventWriter
 from gpudiag.ranks.inject import Fault, FaultKind, MismatchKind
 from gpudiag.ranks.rank.arrivals import ArrivalRecorder
 from gpudiag.ranks.rank.board import PositionBoard, PositionWriter
 from gpudiag.ranks.rank.context import RankContext
 from gpudiag.ranks.rank.job import Job, LocalRank
+from gpudiag.ranks.run import EventKind
 from gpudiag.ranks.stages import Place
 
 # --- the side channel
