@@ -65,6 +65,8 @@ def test_a_log_without_a_known_failure_is_an_answer_too(tmp_path, capsys):
         (["gpu.lots"], "did you mean gpu.lost?"),
         (["rendezvous.port_inuse"], "did you mean rendezvous.port_in_use?"),
         (["no-such-thing"], "is no finding code and no file"),
+        (["job.log"], "cannot read job.log: no such file"),
+        (["slurm-42.out", "rank*.log.gz"], "cannot read slurm-42.out: no such file"),
         (["xid"], "name the Xid"),
         (["xid", "many"], "'many' is no Xid number"),
         (["gpu.lost", "gpu.hung"], "cannot explain"),
