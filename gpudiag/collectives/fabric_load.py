@@ -32,7 +32,9 @@ _LEAST_LACK = 0.015  # 1/2N of 32 uplinks: less than that nodes differ by their 
 _ALIKE_FROM = 5  # other leaves, whose spread is known then
 TURNS = 8  # of a round, each with other pairs
 _SATURATED = 0.8  # share of a lone pair's speed, below which the uplinks are full; both ways at once a node may have less
-_ROUNDED = 0.95  # what fills 8 uplinks is measured as 7.6 to 8.4: not 9 nodes, for then leaves with 8 show nothing
+_ROUNDED = (
+    0.95  # what fills 8 uplinks is measured as 7.6 to 8.4: not 9 nodes, for then leaves with 8 show nothing
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,7 @@ class LeafLoad:
 
     def _match(self, leaves: dict[str, list[int]], at_once: int, used: dict[Pair, None]) -> None:
         """Add pairs to those of the round, each node once, the two leaves that have met least."""
-        ready = {
-            home: self._chance.sample(nodes, min(at_once, len(nodes))) for home, nodes in leaves.items()
-        }
+        ready = {home: self._chance.sample(nodes, min(at_once, len(nodes))) for home, nodes in leaves.items()}
         while len(ready) > 1:
             one = max(ready, key=lambda home: len(ready[home]))
             other = min(
