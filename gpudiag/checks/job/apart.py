@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
 from gpudiag.checks.job.facts import facts_of, subject_of
-from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, peers_of
+from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, peer_of, peers_of
 from gpudiag.checks.job.groups_made import judge_groups_made
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position
@@ -167,7 +167,7 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
     """The finding for ranks that wait in sends or receives for each other, in a ring or in a chain."""
     waits: dict[int, tuple[int, Position]] = {}
     for one in waiters.positions:
-        peer = _peer(one)
+        peer = peer_of(one)
         if one.rank is not None and peer is not None:
             waits[one.rank] = (peer, one)
     for start in waits:
@@ -187,15 +187,6 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
                 *facts,
             )
     return None
-
-
-def _peer(one: Position) -> int | None:
-    frame = one.call.frame
-    if one.call.operation not in ("send", "recv") or frame is None:
-        return None
-    names = ("dst", "group_dst") if one.call.operation == "send" else ("src", "group_src")
-    values = dict(frame.variables)
-    return next((int(values[name]) for name in names if values.get(name, "").isdecimal()), None)
 
 
 def _judge_sizes(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
@@ -246,8 +237,13 @@ def _judge_steps(waiters: Waiters, only: Group) -> Finding | None:
         steps = (
             f"{abs(apart)} {'call' if abs(apart) == 1 else 'calls'} {'ahead of' if apart > 0 else 'behind'}"
         )
+        rest = tuple(one for one in known if one not in odd.positions)
         return _apart_by(
-            waiters, only, odd, f"{is_are(odd.positions, 'is')} {steps} the others, by the group's own count"
+            waiters,
+            only,
+            odd,
+            f"{is_are(odd.positions, 'is')} {steps} {name_positions(rest)}, by the group's own count",
+            is_tied=len(rest) == len(odd.positions),
         )
     for one in only.positions:
         others = [other for other in only.positions if other is not one]
@@ -270,7 +266,7 @@ def _judge_steps(waiters: Waiters, only: Group) -> Finding | None:
     return None
 
 
-def _apart_by(waiters: Waiters, only: Group, odd: Group, words: str) -> Finding:
+def _apart_by(waiters: Waiters, only: Group, odd: Group, words: str, *, is_tied: bool = False) -> Finding:
     tried = next(
         (
             around
@@ -283,4 +279,5 @@ def _apart_by(waiters: Waiters, only: Group, odd: Group, words: str) -> Finding:
     kind = kinds.SWALLOWED if tried else kinds.CALLS_APART
     why = f"; the call stands in a {tried}: an exception was likely swallowed there" if tried else ""
     message = f"{odd.name} {words}; all wait in {describe_call(only)}{waiters.since}{why}"
-    return kind.finding(subject_of(odd, waiters.job), message, *facts_of(odd))
+    subject = HostSubject(waiters.job.host) if is_tied else subject_of(odd, waiters.job)
+    return kind.finding(subject, message, *facts_of(odd))

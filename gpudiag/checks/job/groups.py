@@ -78,6 +78,16 @@ def peers_of(one: Position) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in frame.variables if name in _PEERS and value != "None")
 
 
+def peer_of(one: Position) -> int | None:
+    """The rank that a send or a receive is with; None for other calls, and where it is not known."""
+    frame = one.call.frame
+    if one.call.operation not in ("send", "recv") or frame is None:
+        return None
+    names = ("dst", "group_dst") if one.call.operation == "send" else ("src", "group_src")
+    values = dict(frame.variables)
+    return next((int(values[name]) for name in names if values.get(name, "").isdecimal()), None)
+
+
 def name_positions(positions: Sequence[Position]) -> str:
     """The ranks of positions; pids for those without a rank."""
     ranks = [one.rank for one in positions if one.rank is not None]

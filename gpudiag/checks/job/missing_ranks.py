@@ -12,6 +12,7 @@ from gpudiag.checks.job.facts import facts_of
 from gpudiag.checks.job.groups import Group, describe_seconds, is_are
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position
+from gpudiag.checks.job.subgroups import JOINS
 from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters, describe_call
 from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
 from gpudiag.model.finding import Finding
@@ -24,9 +25,7 @@ _LOOPBACK = ("localhost", "ip6-localhost", "[::1]", "::1", "127.")
 # later it shows that all came.
 _STORE = "_create_c10d_store"
 # Where all ranks of the job meet for the first time: a rank that is missing there has not joined.
-_FIRST_MEETINGS = frozenset(
-    ("init_process_group", "_store_based_barrier", "rendezvous", "_new_process_group_helper")
-)
+_FIRST_MEETINGS = JOINS - {"new_group"}
 _STARTS_SECONDS = 20.0  # of imports: a rank that was started longer ago has come to where it waits
 
 

@@ -35,12 +35,14 @@ from gpudiag.checks.job.served import judge_served, mark_work_waits, places_of_s
 from gpudiag.checks.job.shared_groups import judge_shared_groups
 from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.waiters import Waiters
+from gpudiag.checks.job.ways import find_except
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
 from gpudiag.model.job import REMOVABLE, Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
+from gpudiag.reference.stacks import own_frames
 from gpudiag.reference.waits import GPU, RANKS
 
 # What a loader's worker may well do between two batches.
@@ -298,6 +300,8 @@ def _not_in(group: Group, waiters: Waiters) -> str:
     pronoun = "it" if len(group.positions) == 1 else "they"
     line = f" at {head.where}" if head.where else ""
     inner = f": {head.inner}" if head.inner else ""
+    if caught := find_except(own_frames(head.frames)):
+        inner += f"; an exception took {'it' if pronoun == 'it' else 'them'} there: `{caught}`"
     loop = f", in the loop {head.in_loop}" if head.in_loop else ""
     if all(one.waits_for_gpu for one in waiters.positions):
         return f"{group.name} {is_are(group.positions, head.words)}{line}{loop}{inner}, while {waiters.describe_for_gpu()}{waiters.since}"
