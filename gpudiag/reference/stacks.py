@@ -62,7 +62,9 @@ def find_own(frames: Sequence[Frame]) -> int | None:
     """The place of the user's innermost frame; of a library as a job, the first beyond torch and Python."""
     for is_foreign in (is_library, lambda file: bool(_STANDARD.search(file))):
         for place, frame in enumerate(frames):
-            if not is_foreign(frame.file):
+            # Of `python -c` by which multiprocessing starts a child, the line is its own.
+            is_start = frame.file.startswith("<") and "/multiprocessing/" in frames[place - 1].file
+            if not is_foreign(frame.file) and not is_start:
                 return place
     return None
 
