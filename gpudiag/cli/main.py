@@ -53,10 +53,7 @@ def run() -> NoReturn:
 
 
 def main(argv: Sequence[str], started: StartedProbes | None = None) -> int:
-    """The exit status of one command line; whatever goes wrong becomes a sentence on standard error.
-
-    `started` are probes that `run` started before anything else was loaded.
-    """
+    """The exit status of one command line, errors as one sentence; `started`: probes that `run` started."""
     try:
         status = _invoke(argv, started)
         sys.stdout.flush()

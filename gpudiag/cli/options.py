@@ -79,10 +79,7 @@ def store_option(command: _Command) -> _Command:
 def deadline_option(
     default_seconds: float | None, more: str = "", *, default: str = ""
 ) -> Callable[[_Command], _Command]:
-    """`--deadline SECONDS`: the longest wait for an answer; `more` is what the command adds to that.
-
-    `default`: in words, what applies where there is no number.
-    """
+    """`--deadline SECONDS`: the longest wait; `more`: what the command adds, `default`: if not given."""
     from gpudiag.model.option import (
         MAX_DEADLINE_SECONDS,
         MIN_DEADLINE_SECONDS,
@@ -98,7 +95,7 @@ def deadline_option(
 
 
 def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The names in a comma-separated list, each once; `all` means every known one.
+    """The names in a comma-separated list, each once; `all`: every known one.
 
     Raises:
         UsageError: a name that is not known, or no name at all.
@@ -130,11 +127,7 @@ def is_given(name: str) -> bool:
 
 
 def refuse_given(is_wrong: Callable[[str], bool], why: str, hint: str = "leave one of them out") -> None:
-    """Raise for the first flag on the command line that does not belong beside the others.
-
-    Raises:
-        UsageError: there is one.
-    """
+    """Raise UsageError for the first flag on the command line that does not belong beside the others."""
     for parameter in click.get_current_context().command.params:
         name = parameter.name or ""
         if is_wrong(name) and is_given(name):

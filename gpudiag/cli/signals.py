@@ -1,9 +1,7 @@
 """Ctrl-C and SIGTERM over the life of a command.
 
-While it only loads, or looks, there is nothing to clean up, and it ends at once: with 130 without a word,
-with 143 and one line. From `raise_again` on they are exceptions, so that what was begun is ended. An
-exception in the middle of an import may leave half a module behind, so it waits for the import's end. Python
-drops an exception that a callback raises (around a fork, in `__del__`): then the signal is sent again.
+While it loads or looks it ends at once, with 130, or 143 and one line. From `raise_again` on they are
+exceptions, which wait for the end of an import; one that Python drops (raised in a callback) is sent again.
 """
 
 from __future__ import annotations
@@ -36,11 +34,7 @@ _SIGNALS: dict[type[BaseException], int] = {KeyboardInterrupt: signal.SIGINT, Te
 
 
 def end_quietly() -> None:
-    """Let both signals end this process at once, unless they are ignored; children that it forked die with it.
-
-    A signal that was to be sent again is not: at the end of a command, the alarm for it would end the
-    process.
-    """
+    """Let both signals end this process at once, unless ignored; none is sent again."""
     if _since:
         signal.setitimer(signal.ITIMER_REAL, 0)
         _since.clear()
@@ -51,10 +45,7 @@ def end_quietly() -> None:
 
 
 def raise_again(*, terminable: bool = True) -> None:
-    """Let both signals be exceptions from here on: from now on there is something to clean up.
-
-    Where the command is not `terminable` by an exception, SIGTERM goes on to end it at once.
-    """
+    """Let both signals be exceptions from here on; SIGTERM only where the command is `terminable` by one."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _raise)
     if terminable and signal.getsignal(signal.SIGTERM) is _leave:

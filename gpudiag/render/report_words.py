@@ -1,7 +1,6 @@
 """Words that all formats of a report share: facts, subjects, evidence, faults, coverage.
 
-Text from outside (messages, process names, lines of logs) goes through `one_line`, so that it is safe
-in every format; formats still escape what is special to them.
+Text from outside goes through `one_line`; each format escapes what is special to it.
 """
 
 from collections.abc import Sequence

@@ -34,8 +34,8 @@ _SPEC_HINT = "write it as h100x8, h100x8+lost:3+hot:5, a .toml file, or the .jso
 def load_scenario(spec: str, *, now: datetime | None = None) -> Scenario:
     """The machine that `spec` names: `h100x8`, `h100x8+lost:3+hang:6`, `machine.toml+hot:5`, `a1.json`.
 
-    Times in its host tree (boot, process starts, kernel log) are relative to `now`, by default the
-    time of the call, so that what runs for six hours has always run for six hours. Of a story it is the beginning.
+    Times in its host tree are relative to `now`, by default the time of the call. Of a story it is the
+    beginning.
 
     Raises:
         UsageError: no such machine, file, fault or GPU, or faults that contradict each other.

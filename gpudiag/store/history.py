@@ -1,7 +1,6 @@
-"""The history of this machine, read and written in the background: it never fails or delays a verdict.
+"""The history of this machine, read and written by a guarded child: it never fails or delays a verdict.
 
-The store may be on a full or hung disk, or on a server that is down, so only a guarded child with a
-deadline accesses it. What goes wrong is one line for the user.
+The store may hang or be full; what goes wrong is one line for the user.
 """
 
 import json
@@ -109,11 +108,7 @@ class RunFacts:
 
 
 def read_history(store: str, machine: str, deadline_seconds: float = READ_SECONDS) -> History:
-    """The stored history of that machine.
-
-    Raises:
-        StoreError: the store cannot be read, or not by the deadline.
-    """
+    """The stored history of that machine. Raises StoreError: the store cannot be read by the deadline."""
     keeper = HistoryKeeper(store, machine)
     try:
         history, warning = keeper.read(deadline_seconds)
@@ -129,8 +124,7 @@ def wait_for_message(
 ) -> None:
     """Return when the child has sent a message or ended, or at `deadline` (`time.monotonic`); never kills it.
 
-    Messages of the kinds in `besides`, such as announcements of a call, do not count. A deadline that is a
-    function is asked again once it has passed.
+    Kinds in `besides` do not count. A deadline that is a function is asked again once it has passed.
     """
     while child.ending is None and all(kind in besides for kind, *_ in child.messages):
         # Also past the deadline, read what has come: the caller may have been busy elsewhere.

@@ -17,6 +17,9 @@ _WAKES_SHARE = 0.04  # of a processor, by a main thread that only wakes up to lo
 _BUSY_SHARE = 0.1  # of a processor, by other threads or by children
 _BUSY_BYTES = 1 << 16
 _MOST_STEPS = 1_000_000  # between two looks: a variable that grows by more was read while it changed
+_GLOO_THREAD = (
+    "pt_gloo_runloop"  # makes the collectives of a process group, and sleeps in them and between them
+)
 _BACKWARD_THREAD = "pt_autograd"  # torch's, one of each GPU, which sleeps between two backward passes
 
 
@@ -97,10 +100,15 @@ def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str
 
 
 def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
-    """Whether torch's backward thread ran and sleeps again; False across a stop, which wakes every thread."""
+    """Whether torch's backward thread ran and sleeps again."""
+    return _ran(earlier, later, _BACKWARD_THREAD)
+
+
+def _ran(earlier: ProcessLook, later: ProcessLook, name: str) -> bool:
+    """Whether a thread of that name ran and sleeps again; False across a stop, which wakes every thread."""
     if _was_stopped(earlier):
         return False
-    before = {one.tid: one for one in earlier.threads if one.name.startswith(_BACKWARD_THREAD)}
+    before = {one.tid: one for one in earlier.threads if one.name.startswith(name)}
     return any(
         one.state == "S" and one.tid in before and one.switches > before[one.tid].switches
         for one in later.threads
@@ -133,7 +141,11 @@ def _moved_between(earlier: ProcessLook, later: ProcessLook) -> bool:
     one, other = earlier.main, later.main
     if one is None or other is None:
         return False
-    return _frames_ran(one, other) or uses_files(earlier, later) or ran_backward(earlier, later)
+    ran = ran_backward(earlier, later) or (
+        # A loop of steps that came back to one line: it woke up, and a collective of gloo was made.
+        other.switches > one.switches and _ran(earlier, later, _GLOO_THREAD) and not only_polled(one, other)
+    )
+    return ran or _frames_ran(one, other) or uses_files(earlier, later)
 
 
 def _frames_ran(one: ThreadLook, other: ThreadLook) -> bool:

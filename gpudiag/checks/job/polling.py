@@ -38,11 +38,15 @@ def stood(one: Sequence[Frame], other: Sequence[Frame]) -> bool:
 def _compare(
     one: Sequence[Frame], other: Sequence[Frame], ran: Callable[[Frame, Frame], bool]
 ) -> bool | None:
-    """True: both stacks are in one polling loop, nothing around it ran; False: anything ran; None: alike."""
-    for earlier, later in zip(reversed(one), reversed(other), strict=False):
+    """True: both stacks are in one polling loop, nothing around it ran; False: anything ran; None: alike.
+
+    Where both are in a function of the user's that the loop asks, that function shows it.
+    """
+    for depth, (earlier, later) in enumerate(zip(reversed(one), reversed(other), strict=False), start=1):
         if (earlier.file, earlier.function) != (later.file, later.function):
             return False
-        if (earlier.polls and earlier.polls == later.polls) or _LOCKS.search(earlier.file):
+        polls = (earlier.polls and earlier.polls == later.polls) or _LOCKS.search(earlier.file)
+        if polls and not all(own_frames(stack[: len(stack) - depth]) for stack in (one, other)):
             return not _came_again(earlier, later)
         if earlier.line != later.line or ran(earlier, later):
             return False

@@ -72,6 +72,7 @@ _SAVES = re.compile(
     r"check_?point|ckpt|save_(model|state|pretrained)|save_pretrained|\bsave$|upload", re.IGNORECASE
 )
 _PROCESS_POOL, _POOL = "/concurrent/futures/process.py", "/multiprocessing/pool.py"
+_PROCESS = re.compile(r"\bpid (\d+)(?: \((?:[^()]|\([^()]*\))*\))?")  # with its command line
 _RUNS_LOOP = re.compile(r"\b(asyncio|uvloop)\.run\(|\.run_(until_complete|forever)\(")
 # Functions of the kernel that wait for blocks to be read or written (mm/filemap.c, block/, fs/jbd2, fs/xfs).
 _DISK_AT_WORK = re.compile(
@@ -370,14 +371,14 @@ def _of(awaited: Awaited | None) -> str:
 
 
 def _with_ranks(awaited: Awaited | None, job: Job) -> Awaited | None:
-    """What is waited for, with the rank of each process in it: `held by rank 0, pid 12 (train.py)`."""
+    """What is waited for, with the ranks of processes in it: `held by rank 0, pid 12`."""
     ranks = {one.pid: one.rank for one in job.ranks if not isinstance(one.rank, Missing)}
 
     def name(match: re.Match[str]) -> str:
         rank = ranks.get(int(match[1]))
-        return match[0] if rank is None else f"rank {rank}, {match[0]}"
+        return match[0] if rank is None else f"rank {rank}, pid {match[1]}"
 
-    return awaited and replace(awaited, detail=re.sub(r"\bpid (\d+)", name, awaited.detail))
+    return awaited and replace(awaited, detail=_PROCESS.sub(name, awaited.detail))
 
 
 def _detail(awaited: Awaited | None) -> str:
@@ -447,7 +448,7 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
         return Inner(f"{who} pid {ended[0].pid} is dead")
     if kind == QUEUE and not busy and (workers := _count_idle_workers(seen)):
         return Inner(
-            f"all {workers} workers of its pool wait for a task: one that was killed took a task along"
+            f"all {workers} workers of its pool wait for a task: one was likely killed, and its task is lost"
         )
     if kind == COMPILER and any(works(one.looks[0], one.looks[-1]) for one in seen.children if one.looks):
         return Inner(moves=True)  # also where it compiles in a worker that is a library's alone
@@ -515,7 +516,7 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     call = read_call(main.frames)
     if any(_is_idle(frame) for frame in call.library):
         return None
-    if call.own is None:  # no Python, or none from a file: `python -c`
+    if call.own is None or call.own.file.startswith("<"):  # no Python, or `python -c`
         by_kernel = _kind_by_kernel(main, Call(None, (), ""), "", job) if main.state in "SD" else None
         is_held = by_kernel is not None and (by_kernel[0] in _HELD or main.syscall.startswith(_WRITES))
         if "python" in child.command.split(" ")[0] and (not is_held or main.syscall == "futex"):

@@ -4,14 +4,15 @@ import re
 from collections.abc import Sequence
 
 from gpudiag.checks.job import kinds
-from gpudiag.checks.job.groups import Group
+from gpudiag.checks.job.groups import Group, is_are
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.job import Frame
 from gpudiag.reference.stacks import changed_counters, own_frames
 
 _ASKS_RANK = re.compile(
-    r"^(else of |after )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE
+    r"^(else of |after )?if .*(rank|is_(main|global_zero|local_main|first)|master|main_process|process_zero|primary|leader|chief)",
+    re.IGNORECASE,
 )
 _HANDLER_FRAMES = 3  # a handler may call what sleeps, or asks a user
 NAMES_OF_RANKS = frozenset(("rank", "r", "local_rank", "global_rank", "world_rank", "place", "pid"))
@@ -35,7 +36,7 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
     ]
     steps = ", ".join(differing[:2])
     branch = _branch(odd.head, most.head)
-    words = "".join(f"; {one}" for one in (branch, steps) if one)
+    words = "".join(f"; {one}" for one in (branch, steps) if one) or _who_is_past(odd, most)
     return kinds.OTHER_COLLECTIVE, words
 
 
@@ -53,6 +54,18 @@ def _divergence(odd: Position, most: Position) -> tuple[Frame, Frame] | None:
         if one.line != other.line:
             return one, other
     return None
+
+
+def _who_is_past(odd: Group, most: Group) -> str:
+    """Words for ranks that are past the line in which the others are; empty where a loop may have brought them back."""
+    frames = _divergence(odd.head, most.head)
+    if frames is None or any(
+        one.startswith(("for ", "while ")) for one in frames[0].inside + frames[1].inside
+    ):
+        return ""
+    (behind, line), (past, _) = sorted(zip((odd, most), frames, strict=True), key=lambda one: one[1].line)
+    where = f"`{line.text}` ({line.place})" if line.text else line.place
+    return f"; {past.name} {is_are(past.positions, 'is')} past {where}, where {behind.name} still {is_are(behind.positions, 'is')}"
 
 
 def _swallowed_between(odd: Position, most: Position) -> str:

@@ -86,11 +86,7 @@ def has_address(name: str) -> bool:
 
 
 def is_own_address(name: str) -> bool:
-    """Whether this machine has one of the addresses of that name.
-
-    Raises:
-        OSError: the name has no address.
-    """
+    """Whether this machine has one of the addresses of that name. Raises OSError: the name has no address."""
     for family, kind, protocol, _, place in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM):
         with socket.socket(family, kind, protocol) as probe:
             try:

@@ -124,11 +124,7 @@ class Search:
         self._began = time.monotonic()
 
     def __call__(self, reason: str) -> None:
-        """Look on; `reason` is the resolver's.
-
-        Raises:
-            SystemExit: the leader of others has reported that.
-        """
+        """Look on; `reason` is the resolver's. Raises SystemExit: the leader of others has reported that."""
         if self._outsider is None:
             words = f"{self._card.place.rpartition(':')[0]} has no address there: {reason}"
             self._outsider = Outsider(replace(self._card, obstacle=Obstacle.NO_ADDRESS.value, found=words))

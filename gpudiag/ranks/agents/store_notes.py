@@ -87,11 +87,7 @@ class StoreNotes:
 
 
 def _receive(store: socket.socket, size: int) -> bytes:
-    """So many bytes of the store's answer.
-
-    Raises:
-        OSError: they do not come.
-    """
+    """So many bytes of the store's answer. Raises OSError: they do not come."""
     data = b""
     while len(data) < size:
         chunk = store.recv(size - len(data))

@@ -1,7 +1,6 @@
-"""The agent beside a job: a process of its own that watches the ranks while another one waits for the command's end.
+"""The agent beside a job: a process that watches the ranks while another one waits for the command's end.
 
-One loop does everything, and whatever could take long runs in a guarded child: so the end of a rank is noted
-at once, while its launcher has yet to notice, and a file of /proc that does not answer costs one reading.
+One loop notes the end of a rank at once; whatever could take long runs in a guarded child.
 """
 
 import json
