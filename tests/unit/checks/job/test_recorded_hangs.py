@@ -138,6 +138,12 @@ RECORDED = (
     ),
     Recorded("asks_rank", "hang.network", 1, ("the other end is rank 0, pid 8273)", "own_server.py:32")),
     Recorded("full_pipe", "hang.queue", 1, ("writes to a pipe that is full (the other end is pid 6488",)),
+    Recorded(
+        "child_full_pipe",
+        "hang.program",
+        1,
+        ("the program, pid 29967", "writes to a pipe that is full (the other end is rank 1"),
+    ),
     Recorded("lost_task", "hang.queue", 1, ("all 2 workers of its pool wait for a task", "its task is lost")),
     Recorded(
         "handler_sleeps", "hang.sleep", 1, ("an exception took it there: `except Exception (line 18)`",)
