@@ -33,6 +33,7 @@ from gpudiag.model.script import OWN_STACKS
 from gpudiag.reference.stacks import (
     Call,
     asks_store,
+    find_installed,
     is_at_exit,
     is_debugged,
     own_frames,
@@ -134,8 +135,12 @@ class Position:
 
     @property
     def where(self) -> str:
-        """`data.py:6 in load_batch`; empty where no line of the user's is known."""
-        return describe_line(self.call.own)
+        """`data.py:6 in load_batch`, with the line of a trainer that is installed; empty where no line of the user's is known."""
+        line, inner = describe_line(self.call.own), find_installed(self.call.library)
+        if inner is None or not line:
+            return line
+        package = inner.file.rpartition("/")[0].rpartition("/")[2]
+        return f"{line}, in {inner.function} of {package}/{inner.place}"
 
 
 def describe_line(frame: Frame | None) -> str:

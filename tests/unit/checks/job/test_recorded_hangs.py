@@ -144,6 +144,12 @@ RECORDED = (
         1,
         ("the program, pid 29967", "writes to a pipe that is full (the other end is rank 1"),
     ),
+    Recorded(
+        "installed_trainer",
+        "hang.file",
+        1,
+        ("installed_trainer.py:31, in Trainer.fetch of mytrain/__init__.py:10", "in Trainer.fit of mytrain/"),
+    ),
     Recorded("lost_task", "hang.queue", 1, ("all 2 workers of its pool wait for a task", "its task is lost")),
     Recorded(
         "handler_sleeps", "hang.sleep", 1, ("an exception took it there: `except Exception (line 18)`",)
