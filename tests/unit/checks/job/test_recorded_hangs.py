@@ -93,6 +93,9 @@ RECORDED = (
     ),
     Recorded("apart", "hang.sleep", 1, ("not in the all_reduce of ranks 0 and 1", "sleeps at groups.py:45")),
     Recorded("thread_main", "hang.sleep", 3, ("extra.py:38", "in the barrier")),
+    Recorded(
+        "polled_trainer", "hang.lock", 1, ("thread_trainer.py:13 in load", "thread_trainer.py:17 in train")
+    ),
     Recorded("monitored", "hang.sleep", 1, ("monitored_barrier",)),
     Recorded(
         "saves",
