@@ -167,6 +167,12 @@ RECORDED = (
         None,
         ("rank 1 is past `train()` (early_stop.py:29), where rank 0 still is",),
     ),
+    Recorded(
+        "skipped_step",
+        "hang.other_collective",
+        None,
+        ("a rank that alone takes the `if torch.isnan(loss): continue (line 18)`",),
+    ),
     Recorded("main_evaluates", "hang.other_collective", None, ("nanogpt_eval.py:27 stands under", "master")),
     Recorded("killed", "hang.rank_gone", 1, ("came to the rendezvous, and has ended since", "WORLD_SIZE 4")),
     Recorded("never_came", "hang.never_joined", 1, ("never started, or ended before",)),
