@@ -1,13 +1,14 @@
 """What leaves a leaf while many of its nodes send at once, beside the other leaves: a bad uplink behind adaptive routing.
 
-Adaptive routing spreads the data of each pair over all N uplinks of a leaf. One that has lost half of its speed leaves
-N - 1/2: no pair is slow by itself, and as many nodes as there are uplinks are slow together, by 1/2N. So equally many
-nodes of each leaf exchange data with other leaves, one with one, all at once, again and again with others, and the pairs of a
-leaf are held against those of the other leaves. It takes three leaves with more nodes of the job than what is left of the uplinks carries. What is
-found is the leaf: which of its uplinks it is, and whether the leaf has fewer by design, only its switch can show.
+Adaptive routing spreads the data of each pair over all N uplinks of a leaf. One that has lost half of its
+speed leaves N - 1/2: no pair is slow by itself, and as many nodes as there are uplinks are slow together, by
+1/2N. So equally many nodes of each leaf exchange data with other leaves, one with one, all at once, again and
+again with others, and the pairs of a leaf are held against those of the other leaves. It takes three leaves
+with more nodes of the job than what is left of the uplinks carries. What is found is the leaf: which of its
+uplinks it is, and whether the leaf has fewer by design, only its switch can show.
 
-Where routes are static or by hash, two pairs share an uplink by chance, and pairs differ by far more than that: then
-nothing is judged here, and the turns of the other rounds find an uplink.
+Where routes are static or by hash, two pairs share an uplink by chance, and pairs differ by far more than
+that: then nothing is judged here, and the turns of the other rounds find an uplink.
 """
 
 import math
@@ -32,7 +33,9 @@ _LEAST_LACK = 0.015  # 1/2N of 32 uplinks: less than that nodes differ by their 
 _ALIKE_FROM = 5  # other leaves, whose spread is known then
 TURNS = 8  # of a round, each with other pairs
 _SATURATED = 0.8  # share of a lone pair's speed, below which the uplinks are full; both ways at once a node may have less
-_ROUNDED = 0.95  # what fills 8 uplinks is measured as 7.6 to 8.4: not 9 nodes, for then leaves with 8 show nothing
+_ROUNDED = (
+    0.95  # what fills 8 uplinks is measured as 7.6 to 8.4: not 9 nodes, for then leaves with 8 show nothing
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +129,7 @@ class LeafLoad:
 
     def _match(self, leaves: dict[str, list[int]], at_once: int, used: dict[Pair, None]) -> None:
         """Add pairs to those of the round, each node once, the two leaves that have met least."""
-        ready = {
-            home: self._chance.sample(nodes, min(at_once, len(nodes))) for home, nodes in leaves.items()
-        }
+        ready = {home: self._chance.sample(nodes, min(at_once, len(nodes))) for home, nodes in leaves.items()}
         while len(ready) > 1:
             one = max(ready, key=lambda home: len(ready[home]))
             other = min(
@@ -207,7 +208,8 @@ class LeafLoad:
     def _lowness(self, seen: Sequence[Exchange], leaf: str) -> tuple[float, float]:
         """By how many standard errors, and by what share, its pairs are slower than those of the other leaves.
 
-        Student's test of two samples, in which pairs are held against those that should be as fast (`_cells`).
+        Student's test of two samples, in which pairs are held against those that should be as fast
+        (`_cells`).
         """
         shares: tuple[list[float], list[float]] = ([], [])
         for beside, own in self._cells(seen, leaf):

@@ -62,7 +62,6 @@ class Tier:
     step_seconds: int
     slots: int
 
-
     def empty(self) -> "array[float]":
         """As many slots without a reading."""
         return array("f", [_NAN]) * self.slots

@@ -165,7 +165,7 @@ def _snapshot(text: str | None, which: str) -> Reading[Snapshot]:
         if document["schema"] != Snapshot.SCHEMA:
             return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: it is a {document['schema']}")
         return decode(Snapshot, document)
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: {error}")
     except GpudiagError as error:
         return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: {error.message}")
