@@ -8,7 +8,6 @@ from gpudiag.lint.program import Mistake, Program, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.vocabulary import INIT
-from gpudiag.model.lint import Severity
 
 _CHOSEN_BY = (
     "set_device",
@@ -95,7 +94,6 @@ def _is_model(program: Program, step: Step) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the model goes to the current GPU, and no rank has chosen one",
     why=(
         "`.cuda()` and `cuda` without a number mean GPU 0 until torch.cuda.set_device is called: all ranks "
