@@ -53,7 +53,7 @@ def _gpus(context: Context) -> Judgement | None:
 
 
 def _not_remembered(what: str, missing: Missing) -> Judgement:
-    """SKIP or ERROR for what no earlier run has left, in the same short words for every check that needs it."""
+    """SKIP or ERROR for what no earlier run has left, in the same short words for all checks."""
     judgement = not_readable(what, missing)
     if missing.reason is not MissingReason.SOURCE_ABSENT or not missing.detail:
         return judgement
@@ -61,7 +61,7 @@ def _not_remembered(what: str, missing: Missing) -> Judgement:
 
 
 def _measured(measured: object, nothing: str, failed: str) -> Judgement | None:
-    """None where it was measured; SKIP if nobody asked, or nothing here can; ERROR if it should have worked."""
+    """None where it was measured; SKIP if nobody asked, or nothing can; else ERROR."""
     if not isinstance(measured, Missing):
         return None
     what = measured.detail or nothing
