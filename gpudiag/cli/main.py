@@ -39,7 +39,7 @@ def run() -> NoReturn:
         except Exception as error:  # noqa: BLE001 - no probe could be started
             status = _report(error)
         finally:
-            end_quietly()
+            end_quietly(is_over=True)
     except KeyboardInterrupt:  # a second one, while the first was being reported
         status = INTERRUPTED
     except TerminatedError:

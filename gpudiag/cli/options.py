@@ -21,6 +21,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class SecondsRange(click.FloatRange):
     """A number of seconds within its limits; `nan`, which passes every comparison, is refused."""
 
+    def __init__(self, least: float, most: float) -> None:
+        """Both limits count: no clock takes each number."""
+        super().__init__(least, most)
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number; a usage error where it is outside the limits or not a number."""
         try:
@@ -33,7 +37,7 @@ class SecondsRange(click.FloatRange):
 
     def _describe_range(self) -> str:
         """The limits as `--help` and the usage error show them."""
-        return f"at least {self.min:g}" if self.max is None else f"{self.min:g} to {self.max:g}"
+        return f"{self.min:g} to {self.max:g}"
 
 
 def local_rank_option(*, hidden: bool = True) -> Callable[[_Command], _Command]:
@@ -87,7 +91,7 @@ def deadline_option(
 
     return click.option(
         "--deadline",
-        type=SecondsRange(min=MIN_DEADLINE_SECONDS, max=MAX_DEADLINE_SECONDS),
+        type=SecondsRange(MIN_DEADLINE_SECONDS, MAX_DEADLINE_SECONDS),
         default=default_seconds,
         metavar="SECONDS",
         help=f"Longest wait for an answer{more}.  [default: {default or format(default_seconds, 'g')}]",

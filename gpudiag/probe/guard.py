@@ -79,7 +79,7 @@ def pop_json(received: bytearray) -> list[Any]:
     for line in lines:
         try:
             messages.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             messages.append(["garbled", line.decode(errors="replace").strip()])
     return messages
 

@@ -127,7 +127,7 @@ def _ask_other(python: str, names: Sequence[str]) -> tuple[dict[str, str], dict[
         raise Absent(TIMED_OUT, f"{python} gave no answer within {_INTERPRETER_SECONDS:.0f} s") from None
     except OSError as error:
         raise Absent(ERROR, f"{python} cannot be run: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Absent(ERROR, f"{python} is no working Python") from None
     return found, torch
 

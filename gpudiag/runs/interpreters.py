@@ -72,7 +72,7 @@ def _ask(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
         raise UsageError(
             f"--python {python} does not answer within {_LIMIT_SECONDS:.0f} s", hint=hint
         ) from None
-    except (subprocess.CalledProcessError, ValueError):
+    except (subprocess.CalledProcessError, ValueError, RecursionError):
         raise UsageError(f"--python {python} is not a working Python", hint=hint) from None
 
 

@@ -340,7 +340,7 @@ def place_tests(
 ) -> Reading[Placement]:
     """Where disruptive tests may run: healthy, unused GPUs, or the CPU if there is no GPU; else why not.
 
-    NOT_ASKED if GPUs are in use without `--force`; NOT_SUPPORTED if nothing here can compute; ERROR if
+    IN_USE if GPUs are in use without `--force`; NOT_SUPPORTED if nothing here can compute; ERROR if
     it should be possible and is not.
     """
     absent = _why_no_torch(snapshot)
@@ -360,7 +360,7 @@ def place_tests(
         words = "; ".join(f"{one.name}: {one.reason}" for one in left) or "no GPU can be used"
         hint = " (--force tests GPUs in use)" if busy else ""
         full = any(gpu.lacks_memory and gpu.unfit is None and gpu.is_held for gpu in judged)
-        reason = MissingReason.NOT_ASKED if busy or full else MissingReason.ERROR
+        reason = MissingReason.IN_USE if busy or full else MissingReason.ERROR
         return Missing(reason, f"{NOT_TESTED}, because no GPU is free: {words}{hint}")
     return Placement(
         "nccl",

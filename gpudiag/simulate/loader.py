@@ -123,6 +123,10 @@ def _read_machine(spec: str) -> _Machine:
         return _Machine(build_blueprint(layers, name), (*listed, *faults), chapters)
     if path.suffix == ".json":
         return _Machine(read_recorded(path), tuple(faults))
+    if os.path.exists(name):
+        raise UsageError(
+            f"{name} has no name of a machine's file", hint="a machine ends in .toml, a record in .json"
+        )
     raise UsageError(
         f"there is no simulated machine {name!r}",
         hint=nearest_hint(name, (*base_machines(), *stories())) if name else _SPEC_HINT,

@@ -117,5 +117,5 @@ def _await_message(child: GuardedChild, seconds: float) -> None:
 def _parse(text: str) -> Reading[KnownGpus]:
     try:
         return decode(KnownGpus, json.loads(text))
-    except (GpudiagError, ValueError) as error:
+    except (GpudiagError, ValueError, RecursionError) as error:
         return Missing(MissingReason.SOURCE_ABSENT, f"this machine's known GPUs cannot be read: {error}")

@@ -71,7 +71,7 @@ class SeenFile:
             whose, _, text = self._file.read_text(encoding="utf-8").partition("\n")
             if whose == self._machine:
                 self.loaded = decode(SeenMachine, json.loads(text))
-        except (FileNotFoundError, UnicodeDecodeError, ValueError, GpudiagError):
+        except (FileNotFoundError, ValueError, RecursionError, GpudiagError):
             pass  # none yet, or another version's: the next one is written soon
         self.is_read = True
 

@@ -3,6 +3,7 @@
 Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -19,6 +20,8 @@ _MOST_STEPS = 1_000_000  # between two looks: a variable that grows by more was 
 _GLOO_THREAD = (
     "pt_gloo_runloop"  # makes the collectives of a process group, and sleeps in them and between them
 )
+# What counts how often something was tried shows that nothing was done.
+_OF_TRIES = re.compile(r"attempt|retry|retries|tries|backoff|failures", re.IGNORECASE)
 _BACKWARD_THREAD = "pt_autograd"  # torch's, one of each GPU, which sleeps between two backward passes
 
 
@@ -94,7 +97,7 @@ def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str
     return {
         name: (a, b)
         for name, (a, b) in changed_counters(earlier, later).items()
-        if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b)
+        if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b) and not _OF_TRIES.search(name)
     }
 
 

@@ -36,7 +36,11 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
     ]
     steps = ", ".join(differing[:2])
     branch = _branch(odd.head, most.head)
-    words = "".join(f"; {one}" for one in (branch, steps) if one) or _who_is_past(odd, most)
+    words = (
+        "".join(f"; {one}" for one in (branch, steps) if one)
+        or _who_is_past(odd, most)
+        or _way_past(odd, most)
+    )
     return kinds.OTHER_COLLECTIVE, words
 
 
@@ -66,6 +70,19 @@ def _who_is_past(odd: Group, most: Group) -> str:
     (behind, line), (past, _) = sorted(zip((odd, most), frames, strict=True), key=lambda one: one[1].line)
     where = f"`{line.text}` ({line.place})" if line.text else line.place
     return f"; {past.name} {is_are(past.positions, 'is')} past {where}, where {behind.name} still {is_are(behind.positions, 'is')}"
+
+
+def _way_past(odd: Group, most: Group) -> str:
+    """Words for a condition before both lines that leads away from them; empty for none."""
+    frames = _divergence(odd.head, most.head)
+    if frames is None:
+        return ""
+    guards = [one for one in frames[0].inside if one.startswith("after if ") and one in frames[1].inside]
+    return (
+        f"; a rank that alone takes the `{guards[0].removeprefix('after ')}` before them leaves out calls"
+        if guards
+        else ""
+    )
 
 
 def _swallowed_between(odd: Position, most: Position) -> str:

@@ -42,7 +42,6 @@ from gpudiag.model.job_run import Pulse, SignalSeen, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.ranks_of_run import (
-    ENDED,
     read_glance,
     read_ranks,
     start_glance,
@@ -388,7 +387,7 @@ class Agent:
         def keep(child: GuardedChild) -> None:
             read = read_glance(child)
             lasting = (MissingReason.NO_PERMISSION, MissingReason.SOURCE_ABSENT)
-            if isinstance(read, Missing) and read.reason in lasting and member.lives and read.detail != ENDED:
+            if isinstance(read, Missing) and read.reason in lasting and member.lives:
                 self.unseen[f"the ranks' stacks could not be read: {read.detail}"] = None
             if (
                 child.ending in ("raised", "crashed")
