@@ -43,6 +43,7 @@ ROUND_SECONDS = (
     2.0  # for the pairs that take turns; a round that took half as long again had too many of them
 )
 _MORE_TURNS = 4  # as many as in the round before, where that had time left
+_PAIRS_OF_UPLINKS = 6  # of each round that confirms
 _FEWEST_FOR_USUAL = 4  # of fewer exchanges of a kind, none is usual
 _WHOLE_SHARE = 0.75  # of what leaves a switch: all of its uplinks are bad, or one
 
@@ -239,16 +240,21 @@ class FabricLocaliser(Localiser):
             again = list(worst)
             likes = [like for pair in worst for like in self._likes(pair, chance)]
             forced = [*likes, *again] if number % 2 else [*again, *likes]
-            forced = [*self._of_nodes(blames, chance), *self._of_paths(blames, chance), *forced]
+            forced = [*self._of_paths(blames, chance), *self._of_uplinks(blames, chance), *forced]
+            forced = [*self._of_nodes(blames, chance), *forced]
             yield ExchangePhase.CONFIRM, self._mix(CONFIRM_ROUNDS - number, forced, confirms=True)
 
     def _of_nodes(self, blames: Sequence[Blame], chance: random.Random) -> list[Pair]:
-        """A pair inside its leaf for each node that is blamed as a whole: else it may be what leads to it from outside."""
+        """For each node that is blamed a pair with another leaf, and one inside its own: else it may be what leads to it from outside."""
         pairs: list[Pair] = []
         for blame in blames:
-            if blame.part.sort in (Sort.NODE, Sort.NETWORK):
-                (node,) = blame.part.nodes
-                if others := [near for near in self._near(node) if near != node]:
+            if blame.part.sort not in (Sort.NODE, Sort.NETWORK, Sort.REACH):
+                continue
+            (node,) = blame.part.nodes
+            near = [one for one in self._near(node) if one != node]
+            far = [one for one in range(self._nodes) if one != node and one not in near]
+            for others in (near, far):
+                if others:
                     other = chance.choice(others)
                     pairs.append((min(node, other), max(node, other)))
         return pairs
@@ -267,6 +273,21 @@ class FabricLocaliser(Localiser):
             chance.choice([near for near in self._near(node) if near != node] or [node]) for node in pair
         )
         return (min(one, other), max(one, other)) if one != other else pair  # both without a label
+
+    def _of_uplinks(self, blames: Sequence[Blame], chance: random.Random) -> list[Pair]:
+        """New pairs for each switch whose uplinks are blamed, across no path that is: these would show the path alone."""
+        paths = {blame.part.switches for blame in blames if blame.part.sort is Sort.PATH}
+        pairs: list[Pair] = []
+        for blame in blames:
+            if blame.part.sort is Sort.OUT:
+                pairs_out = [self._exchange(number).nodes for number in blame.bad]
+                pairs_out = [pair for pair in pairs_out if not paths & set(self._fabric.way(pair).ends)]
+                pairs += [
+                    self._like(chance.choice(pairs_out), chance)
+                    for _ in range(_PAIRS_OF_UPLINKS)
+                    if pairs_out
+                ]
+        return pairs
 
     def _near(self, node: int) -> list[int]:
         home = self._fabric.home(node)

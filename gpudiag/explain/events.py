@@ -124,6 +124,7 @@ class Event:
     code: int | None = None  # of an exit
     quote: str = ""  # the words of the log, where the text is not them
     note: str = ""  # how its time was found
+    last_line: int = 0  # that shows it, where several do
 
     @property
     def excerpt(self) -> str:
@@ -198,7 +199,7 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
                 Event(
                     standing, topic, shown.excerpt, log.name, number, shown.number, rank, job.host_of(log, speaker, rank), speaker.pod or log.place.pod,
                     shown.at or shown.before_at, shown.at is not None, log.attempt_at(shown.number), shown.where, shown.count,
-                    _quality_of(topic, found), found.failure is None,
+                    _quality_of(topic, found), found.failure is None, last_line=shown.last,
                 )
             )  # fmt: skip
     return events

@@ -17,6 +17,7 @@ WHY_MISSING = {
     MissingReason.TIMED_OUT: "no answer by the deadline",
     MissingReason.ATTACHING: "the driver is still attaching the GPU",
     MissingReason.NOT_ASKED: "it was not asked for",
+    MissingReason.IN_USE: "others use the GPU",
     MissingReason.ERROR: "reading it failed",
 }
 

@@ -40,7 +40,7 @@ _PASSING = re.compile(
 _BACKWARD = "_engine_run_backward"
 _ALIASES = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
 _STANDARD = re.compile(
-    r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<(?!(string|stdin)>)|/(site|dist)-packages/(torch|zmq)/"
+    r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<(?!(string|stdin)>)|/(site|dist)-packages/(torch|jax|zmq)/"
 )
 
 
@@ -67,6 +67,20 @@ def find_own(frames: Sequence[Frame]) -> int | None:
             if not is_foreign(frame.file) and not is_start:
                 return place
     return None
+
+
+def find_installed(library: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of an installed package that the user's line calls: a trainer's; not torch's, nor one that is known to wait."""
+    return next(
+        (
+            frame
+            for frame in library
+            if not frame.file.startswith("<")
+            and not _STANDARD.search(frame.file)
+            and find_wait([(frame.file, frame.function.rpartition(".")[2])]) is None
+        ),
+        None,
+    )
 
 
 def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:

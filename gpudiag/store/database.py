@@ -234,7 +234,7 @@ class Store:
                 connection.execute(sql.insert(_version).values(version=SCHEMA_VERSION))
             elif version > SCHEMA_VERSION:
                 raise StoreError(
-                    f"a newer gpudiag wrote the history at {self.place}",
+                    f"the history at {self.place} is of a newer gpudiag",
                     hint="update gpudiag here, or name another store with --store",
                 )
 

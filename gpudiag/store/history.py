@@ -16,7 +16,7 @@ from gpudiag.errors import GpudiagError, StoreError
 from gpudiag.model.codec import decode, dumps, encode
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import WORST_FIRST
-from gpudiag.model.history import UNREAD, History, Sample
+from gpudiag.model.history import History, Sample
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.given_time import deadline_for
@@ -51,9 +51,8 @@ class HistoryKeeper:
                 history = decode(History, json.loads(text))
                 return replace(history, last=_snapshot(last, "earlier"), good=_snapshot(good, "good")), ""
         words = self._give_up("read")
-        # Not ERROR: an unreadable history never makes a machine unfit.
-        reason = words if words.startswith(UNREAD) else f"{UNREAD} was not read: {words}"
-        return Missing(MissingReason.SOURCE_ABSENT, reason), words
+        late = self._child.ending == "timed_out"
+        return Missing(MissingReason.TIMED_OUT if late else MissingReason.ERROR, words), words
 
     def write(self, run: "RunFacts", deadline_seconds: float = WRITE_SECONDS) -> str:
         """Store the run; a warning in one line, empty if it was stored or an earlier call has warned."""

@@ -54,11 +54,11 @@ def group_alike(positions: Iterable[Position]) -> list[Group]:
 
 def _alike(one: Position) -> tuple[object, ...]:
     own = one.call.own
-    where: tuple[object, ...] = (own.file, own.function, own.line) if own is not None else ()
+    where: tuple[object, ...] = (own.file, own.function, own.line, one.where) if own is not None else ()
     if one.kind in FOR_RANKS:
         # Where one stands two ways to one call, as through two lines of a helper, both are shown.
         stack = tuple((frame.file, frame.line) for frame in own_frames(one.frames))
-        return one.kind, one.call.operation, stack, group_key(one), peers_of(one)
+        return one.kind, one.call.operation, stack, one.where, group_key(one), peers_of(one)
     if one.polls and one.in_loop:
         where = (*where[:2], one.in_loop)  # wherever in it one is seen
     return one.kind, where, one.words if one.kind in ("stopped", "gone") else "", one.moves, one.busy

@@ -1,9 +1,9 @@
 """Whether something of a rank moves from look to look: its line, its variables, its files, a backward pass.
 
-Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does. A rank of which only
-that moves is busy, and what it does must be shown by something else.
+Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -20,11 +20,13 @@ _MOST_STEPS = 1_000_000  # between two looks: a variable that grows by more was 
 _GLOO_THREAD = (
     "pt_gloo_runloop"  # makes the collectives of a process group, and sleeps in them and between them
 )
+# What counts how often something was tried shows that nothing was done.
+_OF_TRIES = re.compile(r"attempt|retry|retries|tries|backoff|failures", re.IGNORECASE)
 _BACKWARD_THREAD = "pt_autograd"  # torch's, one of each GPU, which sleeps between two backward passes
 
 
 def moved(looks: Sequence[ProcessLook]) -> bool:
-    """Whether anything of a rank but its processor time moved between looks; True where there is one look alone."""
+    """Whether anything of a rank but its processor time moved; True where there is one look alone."""
     seen = [look for look in looks if look.main is not None]
     return len(seen) < 2 or any(_moved_between(one, other) for one, other in pairwise(seen))
 
@@ -95,7 +97,7 @@ def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str
     return {
         name: (a, b)
         for name, (a, b) in changed_counters(earlier, later).items()
-        if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b)
+        if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b) and not _OF_TRIES.search(name)
     }
 
 
@@ -118,7 +120,7 @@ def _ran(earlier: ProcessLook, later: ProcessLook, name: str) -> bool:
 def backward_seconds_ago(looks: Sequence[ProcessLook]) -> float | None:
     """When a backward pass last ran, at the last look; None where no thread of torch's shows it.
 
-    Looks after one at which the process was stopped show when it was woken, and are not taken.
+    Looks after one at which the process was stopped show when it was woken, and do not count.
     """
     stopped = next((place for place, look in enumerate(looks) if _was_stopped(look)), len(looks) - 1)
     look = looks[stopped]

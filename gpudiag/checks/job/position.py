@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from gpudiag.checks.job.gpu_waits import GpuWait, find_gpu_wait, uses_gpu
 from gpudiag.checks.job.loops import find_joined_loop, find_loop
@@ -33,6 +34,7 @@ from gpudiag.model.script import OWN_STACKS
 from gpudiag.reference.stacks import (
     Call,
     asks_store,
+    find_installed,
     is_at_exit,
     is_debugged,
     own_frames,
@@ -134,8 +136,12 @@ class Position:
 
     @property
     def where(self) -> str:
-        """`data.py:6 in load_batch`; empty where no line of the user's is known."""
-        return describe_line(self.call.own)
+        """`data.py:6 in load_batch`, with the line of a trainer that is installed; empty where no line of the user's is known."""
+        line, inner = describe_line(self.call.own), find_installed(self.call.library)
+        if inner is None or not line:
+            return line
+        package = inner.file.rpartition("/")[0].rpartition("/")[2]
+        return f"{line}, in {inner.function} of {package}/{inner.place}"
 
 
 def describe_line(frame: Frame | None) -> str:
@@ -513,6 +519,10 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     if not seen:
         return None
     main = next((one for one in reversed(seen) if one.frames), seen[-1])
+    name = f"pid {child.pid} ({child.command[:60]})"
+    if held := _if_held(child.looks[-1], main):
+        return Inner(f"{name} {held}", since_seconds=_since(main))
+    main = replace(main, frames=_since_fork(main.frames))
     call = read_call(main.frames)
     if any(_is_idle(frame) for frame in call.library):
         return None
@@ -521,9 +531,8 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
         is_held = by_kernel is not None and (by_kernel[0] in _HELD or main.syscall.startswith(_WRITES))
         if "python" in child.command.split(" ")[0] and (not is_held or main.syscall == "futex"):
             return None
-        held = " is stopped by a signal" if main.state == "T" else ""
-        does = f", {by_kernel[1]}" if by_kernel is not None and is_held else held
-        return Inner(f"pid {child.pid} ({child.command[:60]}){does}", moves, _since(child.looks[-1].main))
+        does = f", {by_kernel[1]}" if by_kernel is not None and is_held else ""
+        return Inner(f"{name}{does}", moves, _since(child.looks[-1].main))
     if not own_frames(main.frames):
         return None
     kind, words = _kind(main, call, job)
@@ -531,6 +540,14 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     moves = moves or (moved(read) and len(read) > 1)
     since = max(_since(child.looks[-1].main) or 0.0, still_since_seconds(read))
     return Inner(f"pid {child.pid}, {words} at {describe_line(call.own)}", moves, since, kind)
+
+
+def _since_fork(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames of what a process of multiprocessing runs; a forked one has those of its parent below."""
+    start = "/multiprocessing/process.py", "_bootstrap"
+    return tuple(
+        takewhile(lambda one: not (one.file.endswith(start[0]) and one.function.endswith(start[1])), frames)
+    )
 
 
 def _is_idle(frame: Frame) -> bool:

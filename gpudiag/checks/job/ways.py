@@ -1,4 +1,4 @@
-"""By which way ranks came to different calls: an exception, a branch, another step; and who of two is further on."""
+"""How ranks came to different calls: an exception, a branch, another step; and who of two is further on."""
 
 import re
 from collections.abc import Sequence
@@ -36,12 +36,16 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
     ]
     steps = ", ".join(differing[:2])
     branch = _branch(odd.head, most.head)
-    words = "".join(f"; {one}" for one in (branch, steps) if one) or _who_is_past(odd, most)
+    words = (
+        "".join(f"; {one}" for one in (branch, steps) if one)
+        or _who_is_past(odd, most)
+        or _way_past(odd, most)
+    )
     return kinds.OTHER_COLLECTIVE, words
 
 
 def find_except(frames: Sequence[Frame]) -> str:
-    """The `except OSError (line 18)` around the user's line or its callers, by which a rank came there; empty for none."""
+    """The `except OSError (line 18)` around the user's line or its callers that led there; or empty."""
     around = (around for frame in frames[:_HANDLER_FRAMES] for around in frame.inside)
     return next((one for one in around if one.startswith("except")), "")
 
@@ -57,7 +61,7 @@ def _divergence(odd: Position, most: Position) -> tuple[Frame, Frame] | None:
 
 
 def _who_is_past(odd: Group, most: Group) -> str:
-    """Words for ranks that are past the line in which the others are; empty where a loop may have brought them back."""
+    """Words for ranks past the line of the others; empty if a loop may have brought them back."""
     frames = _divergence(odd.head, most.head)
     if frames is None or any(
         one.startswith(("for ", "while ")) for one in frames[0].inside + frames[1].inside
@@ -68,8 +72,21 @@ def _who_is_past(odd: Group, most: Group) -> str:
     return f"; {past.name} {is_are(past.positions, 'is')} past {where}, where {behind.name} still {is_are(behind.positions, 'is')}"
 
 
+def _way_past(odd: Group, most: Group) -> str:
+    """Words for a condition before both lines that leads away from them; empty for none."""
+    frames = _divergence(odd.head, most.head)
+    if frames is None:
+        return ""
+    guards = [one for one in frames[0].inside if one.startswith("after if ") and one in frames[1].inside]
+    return (
+        f"; a rank that alone takes the `{guards[0].removeprefix('after ')}` before them leaves out calls"
+        if guards
+        else ""
+    )
+
+
 def _swallowed_between(odd: Position, most: Position) -> str:
-    """Words for a `try` that the many are in and the odd one has left, or whose `except` the odd one is in."""
+    """Words for a `try` that the many are in and the odd one left, or whose `except` it is in."""
     frames = _divergence(odd, most)
     if frames is None:
         return ""
@@ -92,7 +109,7 @@ def _swallowed_between(odd: Position, most: Position) -> str:
 
 
 def _branch(odd: Position, most: Position) -> str:
-    """Words for an `if` on the rank around one of the two calls, or one of whose branches each of them is in."""
+    """Words for an `if` on the rank around one of the calls, or with each call in a branch."""
     frames = _divergence(odd, most)
     if frames is not None:
         for here, there in (frames, frames[::-1]):
@@ -117,10 +134,9 @@ def is_counter(name: str) -> bool:
 
 
 def order_of(one: Position, other: Position) -> int:
-    """1 where one rank is further on in the program than the other, -1 where it is behind, 0 where that is unknown.
+    """1 where one rank is further on than the other, -1 where it is behind, 0 if unknown.
 
-    By the counters of the loops that both are in; where these are equal, by the lines of the function in
-    which they part.
+    By the counters of loops that both are in; if equal, by the lines of the function in which they part.
     """
     for name, (theirs, own) in changed_counters(other.frames, one.frames).items():
         if is_counter(name) and name not in NAMES_OF_RANKS:

@@ -255,7 +255,7 @@ def _refusal(text: str) -> Missing:
             MissingReason.NOT_SUPPORTED, "it runs no Python, or one that this py-spy does not know"
         )
     if any(mark in lowered for mark in _ENDED):
-        return Missing(MissingReason.SOURCE_ABSENT, "the process has ended")
+        return Missing(MissingReason.ERROR, "the process has ended")
     return Missing(MissingReason.ERROR, f"py-spy: {words[:200]}")
 
 

@@ -93,6 +93,9 @@ RECORDED = (
     ),
     Recorded("apart", "hang.sleep", 1, ("not in the all_reduce of ranks 0 and 1", "sleeps at groups.py:45")),
     Recorded("thread_main", "hang.sleep", 3, ("extra.py:38", "in the barrier")),
+    Recorded(
+        "polled_trainer", "hang.lock", 1, ("thread_trainer.py:13 in load", "thread_trainer.py:17 in train")
+    ),
     Recorded("monitored", "hang.sleep", 1, ("monitored_barrier",)),
     Recorded(
         "saves",
@@ -138,6 +141,18 @@ RECORDED = (
     ),
     Recorded("asks_rank", "hang.network", 1, ("the other end is rank 0, pid 8273)", "own_server.py:32")),
     Recorded("full_pipe", "hang.queue", 1, ("writes to a pipe that is full (the other end is pid 6488",)),
+    Recorded(
+        "child_full_pipe",
+        "hang.program",
+        1,
+        ("the program, pid 29967", "writes to a pipe that is full (the other end is rank 1"),
+    ),
+    Recorded(
+        "installed_trainer",
+        "hang.file",
+        1,
+        ("installed_trainer.py:31, in Trainer.fetch of mytrain/__init__.py:10", "in Trainer.fit of mytrain/"),
+    ),
     Recorded("lost_task", "hang.queue", 1, ("all 2 workers of its pool wait for a task", "its task is lost")),
     Recorded(
         "handler_sleeps", "hang.sleep", 1, ("an exception took it there: `except Exception (line 18)`",)
@@ -151,6 +166,12 @@ RECORDED = (
         "hang.other_collective",
         None,
         ("rank 1 is past `train()` (early_stop.py:29), where rank 0 still is",),
+    ),
+    Recorded(
+        "skipped_step",
+        "hang.other_collective",
+        None,
+        ("a rank that alone takes the `if torch.isnan(loss): continue (line 18)`",),
     ),
     Recorded("main_evaluates", "hang.other_collective", None, ("nanogpt_eval.py:27 stands under", "master")),
     Recorded("killed", "hang.rank_gone", 1, ("came to the rendezvous, and has ended since", "WORLD_SIZE 4")),
