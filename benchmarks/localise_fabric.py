@@ -180,9 +180,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50, help="networks for each row")
     parser.add_argument("--routing", default="", help="only shapes whose name has this")
     parser.add_argument("--kind", default="", help="only this fault")
-    parser.add_argument(
-        "--sigma", type=float, default=0.02, help="spread of the speeds as a share of them"
-    )
+    parser.add_argument("--sigma", type=float, default=0.02, help="spread of the speeds as a share of them")
     parser.add_argument(
         "--messy", action="store_true", help="5 %% of nodes without a label, 2 with another's"
     )

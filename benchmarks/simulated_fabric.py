@@ -133,7 +133,11 @@ class SimulatedFabric:
                             share = min(share, left)
             share = min(share, self._link_share(pair))
             quiet = current.phase is not ExchangePhase.LOAD
-            noise = self.chance.choice(self.shape.noise) if self.shape.noise else self.chance.gauss(1.0, self.shape.sigma)
+            noise = (
+                self.chance.choice(self.shape.noise)
+                if self.shape.noise
+                else self.chance.gauss(1.0, self.shape.sigma)
+            )
             if self.chance.random() < self.shape.tail:
                 noise *= self.chance.uniform(0.8, 0.95)
             yield Exchange(

@@ -32,7 +32,9 @@ _LEAST_LACK = 0.015  # 1/2N of 32 uplinks: less than that nodes differ by their 
 _ALIKE_FROM = 5  # other leaves, whose spread is known then
 TURNS = 8  # of a round, each with other pairs
 _SATURATED = 0.8  # share of a lone pair's speed, below which the uplinks are full; both ways at once a node may have less
-_ROUNDED = 0.95  # what fills 8 uplinks is measured as 7.6 to 8.4: not 9 nodes, for then leaves with 8 show nothing
+_ROUNDED = (
+    0.95  # what fills 8 uplinks is measured as 7.6 to 8.4: not 9 nodes, for then leaves with 8 show nothing
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +128,26 @@ class LeafLoad:
 
     def _match(self, leaves: dict[str, list[int]], at_once: int, used: dict[Pair, None]) -> None:
         """Add pairs to those of the round, each node once, the two leaves that have met least."""
-        ready = {
-            home: self._chance.sample(nodes, min(at_once, len(nodes))) for home, nodes in leaves.items()
-        }
+        ready = {home: self._chance.sample(nodes, min(at_once, len(nodes))) for home, nodes in leaves.items()}
         while len(ready) > 1:
             one = max(ready, key=lambda home: len(ready[home]))
-            other = min(
+            first = ready[one].pop()
+            others = sorted(
                 (home for home in ready if home != one),
                 key=lambda home: (self._met[sorted_names(one, home)], -len(ready[home])),
             )
-            self._met[sorted_names(one, other)] += 1
-            first = ready[one].pop()
-            pairs = [(min(first, second), max(first, second)) for second in ready[other]]
-            place = next((place for place, pair in enumerate(pairs) if pair not in used), 0)
-            del ready[other][place]
-            used[pairs[place]] = None
-            for home in (one, other):
-                if not ready[home]:
-                    del ready[home]
+            new = (
+                (home, second, pair)
+                for home in others
+                for second in ready[home]
+                if (pair := (min(first, second), max(first, second))) not in used
+            )
+            if (chosen := next(new, None)) is not None:  # else it has met all that are left
+                other, second, pair = chosen
+                self._met[sorted_names(one, other)] += 1
+                ready[other].remove(second)
+                used[pair] = None
+            ready = {home: nodes for home, nodes in ready.items() if nodes}
 
     # --- what they show
 
@@ -186,9 +190,7 @@ class LeafLoad:
             for leaves in self._groups
         ]
 
-    def _weakest(
-        self, seen: Sequence[Exchange], least: float, least_lack: float = _LEAST_LACK
-    ) -> str | None:
+    def _weakest(self, seen: Sequence[Exchange], least: float, least_lack: float = _LEAST_LACK) -> str | None:
         """The leaf that is lowest, if that is by so many standard errors, and by such a share."""
         leaves = sorted({leaf for one in seen for leaf in self._leaves(one)})
         if len(leaves) < _LEAVES_AT_LEAST:

@@ -129,9 +129,7 @@ def test_the_pairs_of_a_turn_send_at_once_and_one_that_fails_holds_up_none() -> 
 
     def take_part(rank: int) -> None:
         context: Any = SimpleNamespace(rank=rank, progress=Quiet())
-        member = localise_main._Member(
-            context, LocaliseRequest("gloo", 1, nodes), board, torch.device("cpu")
-        )
+        member = localise_main._Member(context, LocaliseRequest("gloo", 1, nodes), board, torch.device("cpu"))
         really = member._open
 
         def open_line(current: Round, pair: Any, back: Any = None) -> Any:
