@@ -1,13 +1,14 @@
 """What leaves a leaf while many of its nodes send at once, beside the other leaves: a bad uplink behind adaptive routing.
 
-Adaptive routing spreads the data of each pair over all N uplinks of a leaf. One that has lost half of its speed leaves
-N - 1/2: no pair is slow by itself, and as many nodes as there are uplinks are slow together, by 1/2N. So equally many
-nodes of each leaf exchange data with other leaves, one with one, all at once, again and again with others, and the pairs of a
-leaf are held against those of the other leaves. It takes three leaves with more nodes of the job than what is left of the uplinks carries. What is
-found is the leaf: which of its uplinks it is, and whether the leaf has fewer by design, only its switch can show.
+Adaptive routing spreads the data of each pair over all N uplinks of a leaf. One that has lost half of its
+speed leaves N - 1/2: no pair is slow by itself, and as many nodes as there are uplinks are slow together, by
+1/2N. So equally many nodes of each leaf exchange data with other leaves, one with one, all at once, again and
+again with others, and the pairs of a leaf are held against those of the other leaves. It takes three leaves
+with more nodes of the job than what is left of the uplinks carries. What is found is the leaf: which of its
+uplinks it is, and whether the leaf has fewer by design, only its switch can show.
 
-Where routes are static or by hash, two pairs share an uplink by chance, and pairs differ by far more than that: then
-nothing is judged here, and the turns of the other rounds find an uplink.
+Where routes are static or by hash, two pairs share an uplink by chance, and pairs differ by far more than
+that: then nothing is judged here, and the turns of the other rounds find an uplink.
 """
 
 import math
@@ -211,7 +212,8 @@ class LeafLoad:
     def _lowness(self, seen: Sequence[Exchange], leaf: str) -> tuple[float, float]:
         """By how many standard errors, and by what share, its pairs are slower than those of the other leaves.
 
-        Student's test of two samples, in which pairs are held against those that should be as fast (`_cells`).
+        Student's test of two samples, in which pairs are held against those that should be as fast
+        (`_cells`).
         """
         shares: tuple[list[float], list[float]] = ([], [])
         for beside, own in self._cells(seen, leaf):

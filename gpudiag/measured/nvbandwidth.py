@@ -147,7 +147,7 @@ class NvBandwidth:
 def matrix_values(
     rows: list[tuple[int, list[str]]], columns: list[int], by_rows: bool, factor: float
 ) -> list[MeasuredValue]:
-    """The values of a matrix; those of a GPU with itself are `N/A` or 0 in a matrix of pairs, and left out."""
+    """The values of a matrix; in one of pairs without those of a GPU with itself (`N/A` or 0)."""
     return [
         MeasuredValue(value * factor, row=row if by_rows else None, column=column)
         for row, words in rows

@@ -76,7 +76,7 @@ def judge_files(words: tuple[str, ...], given: Setup) -> Judgement:
 
 
 def _placed(table: MeasuredTable, file: _FileRead, beside: Setup, given: Setup) -> MeasuredTable:
-    """The table with all that is known of its hardware: by the user, its run, its file, the files beside it."""
+    """The table with all that is known of its hardware: by the user, its run, its file, those beside."""
     of_file = file.facts.setup()
     if sum(one.metric is Metric.BUSBW for one in file.tables) > 1:  # whose ranks they are is not certain
         of_file = Setup(gpu=of_file.gpu, nics=of_file.nics, nccl_version=of_file.nccl_version)
