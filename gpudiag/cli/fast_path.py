@@ -1,10 +1,8 @@
-"""The fast path of `gpudiag list`, of the bare command and of an instant preflight: every trick for speed.
+"""The fast path of `gpudiag list`, the bare command and an instant preflight: every trick for speed.
 
 A listing runs in prologs and prompts, and its time is imports (docs/decisions/0005). So children ask NVML and
-the host while this process still imports, a listing whose flags have no values is not parsed by click,
-garbage is not collected while modules load, and a listing ends without tearing the interpreter down. For
-that, this file and `cli/main.py` import each thing when it is needed. No other file of the command line is
-written for speed: tests/meta/test_import_weight.py holds them to it, and to what a listing may load.
+the host while we import, flags without values need no click, no garbage is collected while modules load, and
+the interpreter is not torn down. tests/meta/test_import_weight.py holds all other files to what may load.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _CHANGE_THE_GATE = ("--store", "--deadline", "--only", "--skip")
 
 
 def load_without_collecting() -> None:
-    """Collect no garbage until the command's own work starts: imports make none, and collecting takes 5 ms."""
+    """Collect no garbage until the command's own work starts: it takes 5 ms, and finds nothing."""
     gc.disable()
 
 
@@ -34,10 +32,7 @@ def collect_from_here() -> None:
 
 
 def start_early(argv: Sequence[str]) -> StartedProbes | None:
-    """Probes of NVML and the host, started where these arguments will need them; else None.
-
-    Probes that the command turns out not to need end with this process.
-    """
+    """Probes of NVML and the host where these arguments will need them, else None; others end with us."""
     if argv and not (_asks_nvml(argv) if argv[0] in ("list", "watch") else _is_instant(argv)):
         return None
     from gpudiag.probe.start import start_probes
@@ -59,7 +54,7 @@ def _start_overview() -> StartedProbes:
 
 
 def _start_gate(argv: Sequence[str]) -> StartedProbes:
-    """All that an instant preflight waits for, the longest first; what its flags may change is started with them."""
+    """All that an instant preflight waits for, the longest first, with what its flags may change."""
     from gpudiag.probe.start import INSTANT_SECONDS, start_probes
     from gpudiag.store.history_child import StartedHistory
     from gpudiag.store.state_folder import default_store, own_machine_key

@@ -1,4 +1,4 @@
-"""The place of this process in a launch, by the flags and the environment, for all commands that run on ranks."""
+"""The place of this process in a launch, by flags and environment, for commands that run on ranks."""
 
 import contextlib
 import os
@@ -59,7 +59,7 @@ def report_ranks(
     wanted: "Wanted",
     render: "Callable[[Any, Style], str]",
 ) -> ExitStatus:
-    """The exit status of a run on ranks, after the process that reports has printed it; each machine keeps a copy."""
+    """The exit status of a run on ranks, once it is printed; each machine keeps a copy."""
     status = EXIT_STATUSES[run.report.outcome]
     if run.reporter:
         status = print_noun(run.report, wanted, render, status)
@@ -70,9 +70,9 @@ def report_ranks(
 def _keep_report(
     report: "CollectiveReport | TrainingReport", place: RankEnvironment | None, *, reporter: bool
 ) -> None:
-    """Write this machine's copy of a report over several machines; print where it is if it may differ from the others.
+    """Write this machine's copy of a report over several machines; print where it is if it may differ.
 
-    It does where hosts did not reach each other, and where rank 0, which usually reports, was lost.
+    It does where hosts did not reach each other, or rank 0 was lost.
     """
     from gpudiag.checks.ranks.network import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
     from gpudiag.runs.machines import keep_own_report
@@ -97,7 +97,7 @@ _EMIT_FLAGS = ("--emit", *_SHAPE_FLAGS)
 def emit_options(
     nodes_help: str = "With --emit: how many machines.",
 ) -> Callable[[_Command], _Command]:
-    """`--emit FORM` with `--nodes N` and `--per-node N`: the command as a job of several machines, printed."""
+    """`--emit FORM` with `--nodes N` and `--per-node N`: the command as a job of several machines."""
 
     def add(command: _Command) -> _Command:
         for option in (
@@ -189,11 +189,10 @@ def read_machine_place(options: Mapping[str, Any]) -> RankEnvironment | None:
 
 @contextlib.contextmanager
 def _shared_refusal(options: Mapping[str, Any]) -> Iterator[None]:
-    """Let the leader of the other ranks report it, if this process cannot take part; then it ends as they do.
+    """Let the leader report it if this process cannot take part, and end as the others do.
 
     Raises:
-        SystemExit: the leader reports it, or has not been found; why this process ends is printed before it
-            is looked for.
+        SystemExit: the leader reports it, or was not found; the reason is printed before it is looked for.
     """
     try:
         yield
@@ -215,7 +214,7 @@ def _announced(environment: RankEnvironment | None, options: Mapping[str, Any]) 
 
 
 def announce_place(environment: RankEnvironment | None) -> None:
-    """Print who started the ranks and how that was recognised, once per launch; or what a batch script leaves out."""
+    """Print once per launch who started the ranks and how that shows; or what a batch script lacks."""
     if environment is not None:
         if environment.rank == 0:
             warn(environment.describe())

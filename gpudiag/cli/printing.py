@@ -27,7 +27,7 @@ EXIT_STATUSES = {
 def print_noun(
     noun: Any, wanted: Wanted, render: Callable[[Any, Style], str], status: ExitStatus = ExitStatus.PASS
 ) -> ExitStatus:
-    """The exit status after the noun was printed, as its document or as `render` writes it, and kept in `--output`."""
+    """The exit status after the noun was printed, as document or by `render`, and kept in `--output`."""
     from gpudiag.model.codec import dumps
 
     def document() -> str:
@@ -40,8 +40,7 @@ def print_noun(
 def print_result(text: Callable[[], str], document: Callable[[], str], output: Path | None) -> bool:
     """Whether the document is in `output`, if that was given; the text is printed in any case.
 
-    The file comes first, because whoever reads standard output may go away; a disk that is full by
-    then costs the file and one line on standard error, never what was measured.
+    The file comes first, as the reader may go away; a full disk costs the file and one line, nothing else.
     """
     problem = None
     if output is not None:

@@ -1,4 +1,4 @@
-"""How a result is asked for, alike in every command that has one: `--format`, `--json`, `--output`, `--verbose`."""
+"""How a result is asked for, alike in all commands: `--format`, `--json`, `--output`, `--verbose`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLAIN_FORMATS = (TEXT, JSON)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The format of what standard output gets, the file that gets the document too, and whether text has everything."""
+    """The format of standard output, the file for the document, and whether text has everything."""
 
     form: str = TEXT
     output: Path | None = None
@@ -51,10 +51,7 @@ def result_options(
     verbose: str = "Print the whole text.",
     extras: Mapping[str, Sequence[str]] | None = None,
 ) -> Callable[[_Command], _Command]:
-    """The four options; the command gets what they ask for as `wanted`. Without words for `verbose` there is none.
-
-    `extras`: what may follow one of the formats, after commas.
-    """
+    """The four options, as `wanted`; without words for `verbose` none; `extras`: what may follow a format."""
 
     def decorate(command: _Command) -> _Command:
         @wraps(command)
@@ -89,7 +86,7 @@ def _with_extras(name: str, extras: Mapping[str, Sequence[str]] | None) -> str:
 
 
 def read_wanted(options: dict[str, Any]) -> Wanted:
-    """What the options ask for; takes them out of `options`.
+    """What the options ask for, taken out of `options`.
 
     Raises:
         UsageError: they contradict each other, or one of them would do nothing.

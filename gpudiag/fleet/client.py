@@ -1,7 +1,6 @@
-"""One request at a time to another machine's service, bounded in time and size: what answers may be anything.
+"""One request at a time to another machine's service, bounded in time and size: the answer may be anything.
 
-It sends the machine's own token and nothing of who asked; follows no redirect; verifies certificates; takes
-no compressed body, which could grow; and gives up after its deadline however the answer drips in.
+It sends the machine's own token alone, follows no redirect, verifies certificates, takes no compressed body.
 """
 
 import asyncio
@@ -72,11 +71,7 @@ class MachineClient:
         self._resolved: tuple[float, str] | None = None
 
     async def read(self, path: str, seconds: float, headers: dict[str, str] | None = None) -> Answer:
-        """The document at that path below /api/v1/, within `seconds`.
-
-        Raises:
-            FleetError: there is none.
-        """
+        """The document at that path below /api/v1/, within `seconds`. Raises FleetError: there is none."""
         try:
             return await within(seconds, self._read(path, headers or {}))
         except asyncio.TimeoutError as error:
@@ -174,7 +169,7 @@ class MachineClient:
         return await asyncio.open_connection(place, address.port, ssl=self._tls, server_hostname=address.host)
 
     async def _resolve(self) -> str:
-        """The numeric address of the host; a name service that hangs costs a thread, and nobody waits for it."""
+        """The numeric address of the host; a name service that hangs costs a thread."""
         host = self.address.host
         try:
             return str(ipaddress.ip_address(host))
@@ -187,7 +182,7 @@ class MachineClient:
 
 @cache
 def _system_tls() -> ssl.SSLContext:
-    """Verification by the system's authorities; reading them takes longer than a question, so all machines share it."""
+    """Verification by the system's authorities, read once for all machines, as it takes long."""
     return ssl.create_default_context()
 
 
@@ -274,11 +269,7 @@ def _describe_status(status: int) -> str:
 
 
 async def resolve(host: str) -> list[str]:
-    """The numeric addresses of a name, by a thread that nobody waits for at the end.
-
-    Raises:
-        OSError: the name is not known.
-    """
+    """The numeric addresses of a name, by a thread that nobody waits for. Raises OSError: it is not known."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[str]] = loop.create_future()
 

@@ -82,7 +82,7 @@ def calls_behind(program: Program, nodes: Sequence[ast.AST]) -> Iterator[ast.Cal
         for part in ast.walk(left.pop()):
             if isinstance(part, ast.Call):
                 yield part
-            elif isinstance(part, ast.Name) and part not in seen:
+            elif isinstance(part, ast.Name | ast.Attribute) and part not in seen:
                 made = [b.value for b in program.values.reaching(part) if b.value is not None]
                 left += [value for value in made if value not in seen]
                 seen.update([part, *made])
@@ -166,6 +166,14 @@ def root_name(node: ast.AST | None) -> str | None:
             return f"self.{node.attr}"
         return root_name(node.value)
     return None
+
+
+def runs_beside(step: Step, others: Sequence[Step]) -> bool:
+    """Whether a step is of the same process and the same run as one of the others."""
+    return any(
+        other.where.spawned == step.where.spawned and other.where.entry is step.where.entry
+        for other in others
+    )
 
 
 Root = tuple[object, str]  # of a name: the scope that it comes from

@@ -1,8 +1,7 @@
 """The words for what NVML answers in numbers: one table per enumeration, for all code that names its values.
 
-The probe, the kernel log's parser, the checks, the metrics and the simulator take the words from here; the
-page has a copy that `python tools/write_vocabulary.py` makes. nvml.h as of driver 595, unless a table names
-another. Plain tuples: `gpudiag list` loads this file in the child that asks NVML.
+nvml.h as of driver 595, unless a table names another. The page has a copy (`python
+tools/write_vocabulary.py`). Plain tuples: `gpudiag list` loads this file in the child that asks NVML.
 """
 
 # nvmlDeviceGpuRecoveryAction_t, number by number; field 230 and Xid 154 count alike. Those marked unfit make
@@ -177,6 +176,28 @@ BRANDS_IN_NVIDIA_SMI = {
     "titan_rtx": "Titan RTX",
 }
 
+# Other names that `nvidia-smi --query-gpu` accepts for its fields.
+QUERY_ALIASES = {
+    "gpu_name": "name",
+    "gpu_uuid": "uuid",
+    "gpu_serial": "serial",
+    "gpu_bus_id": "pci.bus_id",
+    "power.draw.instant": "power.draw",
+    "power.draw.average": "power.draw",
+    "clocks.current.graphics": "clocks.gr",
+    "clocks.current.sm": "clocks.sm",
+    "clocks.current.memory": "clocks.mem",
+    "clocks.current.video": "clocks.video",
+    "clocks.max.graphics": "clocks.max.gr",
+    "clocks.max.memory": "clocks.max.mem",
+    "clocks.applications.graphics": "clocks.applications.gr",
+    "clocks.applications.memory": "clocks.applications.mem",
+    "clocks_throttle_reasons.active": "clocks_event_reasons.active",
+    "retired_pages.sbe": "retired_pages.single_bit_ecc.count",
+    "retired_pages.dbe": "retired_pages.double_bit.count",
+    "pcie.link.gen.gpucurrent": "pcie.link.gen.current",
+}
+
 
 def word_of(words: tuple[str | None, ...], number: int) -> str:
     """The word of that table for NVML's number; `unknown_9` for a number that has none."""
@@ -196,11 +217,7 @@ def reasons_of(mask: int) -> list[str]:
 
 
 def number_of(words: tuple[str | None, ...], word: str) -> int:
-    """NVML's number for a word of that table; 9 for `unknown_9` or `bit_9`, the probe's own words.
-
-    Raises:
-        ValueError: it is no such word.
-    """
+    """NVML's number for a word of that table; 9 for `unknown_9`, `bit_9`. Raises ValueError: no word."""
     return words.index(word) if word in words else int(word.rpartition("_")[2])
 
 

@@ -47,10 +47,9 @@ _UNEXPLAINED = (kinds.NEVER_JOINED.code, kinds.NOT_YET.code, kinds.ALL_WAIT.code
 
 
 def explain_meeting(verdict: JobVerdict) -> JobVerdict:
-    """The verdict with why its ranks do not meet, where they wait for that and one of them shows it; else as it is.
+    """The verdict, with why its ranks do not meet if they wait for that and one of them shows it.
 
-    Connects to where the ranks of this machine are to meet, from where they run. Whether it hangs is not
-    decided here.
+    It connects from where the ranks run to where they meet, and does not decide whether it hangs.
     """
     job = verdict.job
     if not any(one.code in _UNEXPLAINED for one in verdict.findings):
@@ -74,7 +73,7 @@ def explain_meeting(verdict: JobVerdict) -> JobVerdict:
 
 
 def explain_machines(report: HangReport, parts: Sequence[HangReport]) -> HangReport:
-    """The report on several machines, with the causes that their looks found, and what comparing them shows."""
+    """The report on several machines, with the causes that looks and their comparison show."""
     found = [
         one for part in parts for verdict in part.jobs for one in verdict.findings if one.code in _CAUSES
     ]

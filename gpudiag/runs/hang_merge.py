@@ -1,7 +1,6 @@
-"""Looks at one job on several machines, as one: its ranks over all hosts, and one verdict over them.
+"""Looks at one job on several machines (`gpudiag.hang/1` documents) as one document with one verdict.
 
-Each machine's look is a `gpudiag.hang/1` document; the joined one is such a document too. Times in a look are
-relative, so the machines' clocks need not agree.
+Times in a look are relative: clocks need not agree.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +31,7 @@ def read_hang_sources(paths: Iterable[str]) -> list[ReportSource] | None:
 def join_hang_sources(
     sources: Sequence[ReportSource], limits: HangLimits | None = None, *, is_whole: bool = False
 ) -> HangReport:
-    """One report of many machines' looks; a document that is missing or unreadable is ERROR, and the rest is judged.
+    """One report of many machines' looks; a missing or unreadable document is ERROR.
 
     `is_whole`: every machine of the job is among them, so that a rank that is on none is gone.
     """

@@ -40,11 +40,7 @@ _HOROVOD = "import horovod.torch as hvd; print(int(bool(hvd.cuda_built())))"
 
 
 def find_interpreter(python: str, named: str) -> str:
-    """The path of an interpreter, which may be named by that or as a shell finds it; `named` is the flag as given.
-
-    Raises:
-        UsageError: there is none, or it cannot be run.
-    """
+    """The path of an interpreter, by path or name; `named`: the flag. Raises UsageError: none runs."""
     found = which(python)
     if found is None:
         raise UsageError(f"{named} is not there, or cannot be run", hint=_interpreter_hint(python))
@@ -57,11 +53,7 @@ def _interpreter_hint(python: str) -> str:
 
 
 def absent_modules(modules: Sequence[str], python: str | None = None) -> tuple[str, ...]:
-    """Those of `modules` that the interpreter cannot import; `python` is this one by default.
-
-    Raises:
-        UsageError: that interpreter does not run.
-    """
+    """Those of `modules` that the interpreter (default: ours) cannot import. Raises UsageError: it fails."""
     if python is None:
         return tuple(name for name in modules if importlib.util.find_spec(name) is None)
     return _ask(python, tuple(modules))
@@ -80,16 +72,12 @@ def _ask(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
         raise UsageError(
             f"--python {python} does not answer within {_LIMIT_SECONDS:.0f} s", hint=hint
         ) from None
-    except (subprocess.CalledProcessError, ValueError):
+    except (subprocess.CalledProcessError, ValueError, RecursionError):
         raise UsageError(f"--python {python} is not a working Python", hint=hint) from None
 
 
 def require_torch(command: str, python: str | None = None) -> None:
-    """Return if the interpreter (this one by default) has torch, which is looked for but not imported.
-
-    Raises:
-        UsageError: it has no torch, or is not a working Python.
-    """
+    """Return if the interpreter (default: ours) has torch, without importing it. Raises UsageError."""
     if not absent_modules(("torch",), python):
         return
     if python is None:
@@ -122,7 +110,7 @@ def lack_on_gpus(framework: str, python: str | None) -> Lack | None:
 
 
 def lack_on_cpu(strategy: str, python: str | None) -> Lack | None:
-    """Why that strategy cannot train on the CPU here, in its ranks' interpreter; None if no reason is known."""
+    """Why that strategy cannot train on the CPU in its ranks' interpreter; None if unknown."""
     if strategy != "fsdp2":
         return None
     version = _version_of_torch(python or sys.executable)

@@ -83,9 +83,7 @@ def find_explanations(text: str) -> tuple[str, ...]:
 def show_output() -> Iterator[ScriptOutput]:
     """A descriptor for ranks to write to; what comes is shown on standard error as it comes.
 
-    Where nobody reads standard error (a terminal that is stopped, a full pipe), the ranks wait, and this
-    process does not: it could not even end, for Python flushes its files first, and would wait for the lock
-    of the one that is being written.
+    Where nobody reads standard error the ranks wait, and this process does not, which could not even end.
     """
     reading, writing = os.pipe()
     output = ScriptOutput(writing)
@@ -111,7 +109,7 @@ def show_output() -> Iterator[ScriptOutput]:
 
 
 def _write_while_read(chunk: bytes, over: threading.Event) -> bool:
-    """Whether all of the chunk was written to standard error; not where the run is over and nobody reads any more."""
+    """Whether all of the chunk was written to standard error; not after the run without a reader."""
     try:
         descriptor = sys.stderr.fileno()
     except (io.UnsupportedOperation, ValueError):  # it is no file: a test took its place

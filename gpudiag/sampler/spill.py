@@ -85,7 +85,7 @@ class Spill:
         entries = []
         with suppress(OSError):
             for line in (self._folder / _TIMELINE).read_bytes().splitlines():
-                with suppress(ValueError):
+                with suppress(ValueError, RecursionError):
                     entries.append(json.loads(line))
         return [entry for entry in entries if isinstance(entry, dict)]
 

@@ -99,7 +99,7 @@ _MAX_BASES = 8  # how deep files may build on one another; stops a loop too
 
 
 def build(noun_type: type[_T], table: Any, file: str) -> _T:
-    """The dataclass with the table's values; lists become tuples.
+    """The dataclass with the table's values, lists as tuples.
 
     Raises:
         UsageError: the table has an unknown key, lacks one, or a value is of the wrong kind.
@@ -142,9 +142,7 @@ READINGS = tuple(
 
 
 def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBlueprint:
-    """The GPU that the layers, lowest first, describe; `index` is its place on the machine.
-
-    A reading that no layer gives is missing as NOT_SUPPORTED.
+    """The GPU that the layers, lowest first, describe, at place `index`; other readings are NOT_SUPPORTED.
 
     Raises:
         UsageError: an unknown key, a GPU without an identity, or a reading that does not fit.
@@ -294,7 +292,7 @@ def stories() -> tuple[str, ...]:
 
 
 def read_layers(source: str | Path) -> list[Layer]:
-    """The file of a base machine or a story (by name) or of a user (by path) and all it builds on, lowest first.
+    """The file of a machine or story (by name or path) and all it builds on, lowest first.
 
     Raises:
         UsageError: no such machine or file, not TOML, an unknown key, or bases that form a loop.
@@ -311,11 +309,7 @@ def read_layers(source: str | Path) -> list[Layer]:
 
 
 def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
-    """The machine that the layers, lowest first, describe.
-
-    Raises:
-        UsageError: a layer has a value that does not fit.
-    """
+    """The machine that the layers, lowest first, describe. Raises UsageError: a value does not fit."""
     top = _merged(layers, name)
     host = _merge_section(layers, "host")
     processes = tuple(build(HostProcess, entry, name) for entry in host.pop("processes", ()))

@@ -1,8 +1,7 @@
 """What the ranks' GPUs do, by NVML: which of them works, and which is the odd one out.
 
-A GPU at 100 % utilization proves no work: a kernel of NCCL that waits for others runs, and so does one that
-never ends. Both draw little more than an idle GPU. Power, the activity of tensor cores and memory, and
-traffic show work.
+100 % utilization proves no work: a kernel of NCCL that waits, or one that never ends, runs too. Power, the
+activity of tensor cores and memory, and traffic show work.
 """
 
 from collections import Counter
@@ -54,17 +53,14 @@ def describe_use(seen: RankSeen) -> str:
 
 
 def gpu_works(seen: RankSeen) -> bool | None:
-    """Whether the GPU of a rank works, and not for another process; None where that is unknown.
-
-    Its utilization alone does not count.
-    """
+    """Whether the GPU of a rank works, for no other process; None if unknown; utilization is no proof."""
     works = [_works(look) for look in seen.gpu_looks]
     known = [one for one in works if one is not None]
     return None if not known else all(known)
 
 
 def _works(look: GpuLook) -> bool | None:
-    if _is_known(look.processes) and look.processes != 1:
+    if not isinstance(look.processes, Missing) and look.processes != 1:
         return None
     signs = [
         _above(look.tensor_activity_percent, _WORK_ACTIVITY_PERCENT),
@@ -79,10 +75,7 @@ def _works(look: GpuLook) -> bool | None:
 
 
 def find_odd_gpu(job: Job) -> OddGpu | None:
-    """The one rank whose GPU is idle while all others' run kernels that only wait; None where it is not so.
-
-    Counts only where each rank has a GPU to itself: on a shared one, utilization is that of all.
-    """
+    """The one rank whose GPU is idle while all others' only wait; None if not so, or if ranks share a GPU."""
     looks = {seen.rank: seen.gpu_looks for seen in job.ranks if isinstance(seen.rank, int) and seen.gpu_looks}
     if len(looks) < 2 or len(looks) < len(job.ranks):
         return None
@@ -130,7 +123,3 @@ def _power_share(look: GpuLook) -> float | None:
 
 def _above(value: Reading[int] | Reading[float], limit: float) -> bool | None:
     return None if isinstance(value, Missing) else value >= limit
-
-
-def _is_known(value: Reading[int]) -> bool:
-    return not isinstance(value, Missing)

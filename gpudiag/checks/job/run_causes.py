@@ -1,9 +1,8 @@
 """Whose end a run's end goes back to: by the order of ends, each rank's own error, and who waited for whom.
 
-A rank that fails because another one is gone has an error that names this (gloo, NCCL, torch's store), and
-fails before that other one where the latter takes long to end. So the first rank with an error of its own is
-the cause, by the time at which it was raised; where there is none, the rank that ended well while others
-waited for it; then the rank that was not seen waiting, where the others gave up.
+A rank that fails because another is gone has an error that names this, perhaps before that one has ended. So
+the first rank with an error of its own is the cause; else the rank that ended well while others waited for
+it; then the one that was not seen waiting when the others gave up.
 """
 
 import re
@@ -34,7 +33,7 @@ def find_first_failure(ranks: Iterable[RankRecord]) -> RankRecord | None:
 
 
 def is_echo(record: RankRecord) -> bool:
-    """Whether a rank failed because another was gone or did not come: by its error, or ended by its launcher."""
+    """Whether a rank failed because another was gone or did not come, or its launcher ended it."""
     if record.error:
         return _ECHO.search(record.error) is not None
     if record.signal == "SIGABRT":  # NCCL's watchdog ends so a rank that waits
@@ -55,7 +54,7 @@ def find_leaver(root: RankRecord, ranks: Sequence[RankRecord]) -> RankRecord | N
 
 
 def find_absent(root: RankRecord, ranks: Sequence[RankRecord]) -> tuple[RankRecord, ...]:
-    """The ranks that were last seen elsewhere, where the one that failed first had given up its wait for others."""
+    """The ranks that were last seen elsewhere, where the first to fail had given up its wait."""
     if not is_echo(root) or root.signal == "SIGTERM":
         return ()
     if root.signal != "SIGABRT" and not _GAVE_UP.search(root.error or ""):

@@ -1,8 +1,7 @@
-"""Process groups that several threads of a rank call: the order of their calls is left to chance, and differs between ranks.
+"""Process groups that several threads of a rank call: the order of their calls differs by chance between ranks.
 
-A backend matches the calls of one group by the order in which each rank makes them. A thread that saves a
-checkpoint, fetches batches or shares metrics, and calls the group of the main thread, makes its call before
-the main thread's on one rank and after it on another: each then waits for what the other has not called.
+A backend matches calls by each rank's order. A thread that saves a checkpoint, fetches batches or shares
+metrics in the main thread's group comes first on one rank and second on another: each waits for the other.
 """
 
 from collections.abc import Sequence
@@ -87,7 +86,7 @@ def _find_calls(position: Position) -> list[ThreadCall]:
 
 
 def _stood_seconds(thread: ThreadLook, looks: Sequence[ProcessLook]) -> float | None:
-    """For how long a thread has stood where it is, at least; None where its stack was another one in some look."""
+    """For how long a thread has stood where it is, at least; None if some look differs."""
     for look in looks:
         earlier = next((one for one in look.threads if one.tid == thread.tid), None)
         if earlier is None or shape_of(earlier.frames) != shape_of(thread.frames):
@@ -104,16 +103,15 @@ def _began(thread: ThreadLook) -> tuple[str, str]:
 
 
 def _group_of(call: Call) -> GroupSeen | None:
-    """The process group of a call; None where it is not known, as of a backward pass in which DDP shares gradients."""
+    """The process group of a call; None if unknown, as in a backward pass with DDP's gradients."""
     group = call.frame.group if call.frame is not None else None
     return group if group is not None and group.name else None
 
 
 def _by_group(calls: Sequence[ThreadCall]) -> list[list[ThreadCall]]:
-    """The calls of each process group; those of a name that stands for other members on another rank are left out.
+    """The calls of each process group, without names that stand for other members on another rank.
 
-    A main thread that waits for ranks in a group that is not known is put to the default one: DDP takes it,
-    unless it is given another.
+    A main thread in an unknown group is put to the default one, which DDP takes unless it is given another.
     """
     groups: dict[tuple[str, int], list[ThreadCall]] = {}
     unknown = []
@@ -196,7 +194,7 @@ def _wait(calls: Sequence[ThreadCall]) -> str:
 
 
 def _name_call(call: ThreadCall) -> str:
-    """`the all_reduce (job.py:27 in main)`, `the gather_object (started by async_save at job.py:14 in Keeper.save)`."""
+    """`the all_reduce (job.py:27 in main)`, `the gather_object (started by async_save at job.py:14)`."""
     started = "" if call.call.own is not None or not call.thread.started_by else "started by "
     return f"the {call.call.operation}" + (f" ({started}{call.where})" if call.where else "")
 

@@ -1,8 +1,8 @@
 """Measure steps under 0.3 s, too short for ten readings a second, by a burst of a hundred readings a second.
 
-At ten readings a second a step of 0.15 s looks alike after every 0.3 s, 1.4 s, 2.5 s: whatever shift is found
-may be some steps. A burst of some seconds shows the step itself. A longer rhythm that both leave is one if it
-stays where the readings are put together to a quarter of it: what is left of short steps there evens out.
+At ten readings a second a step of 0.15 s looks alike after 0.3 s, 1.4 s, 2.5 s. A burst shows the step; a
+longer rhythm counts if it stays where readings are put together to a quarter of it, which evens out short
+steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _TOO_SHORT = Missing(
 
 
 def wants_burst(found: Reading[StepTime], pulses: Mapping[int, Sequence[Pulse]]) -> bool:
-    """Whether the ranks sleep so often that a step may be too short for usual readings, or `found` be several."""
+    """Whether the ranks sleep so often that a step may be too short, or `found` be several."""
     rates = []
     for series in pulses.values():
         latest = [one for one in series if one.at_seconds >= series[-1].at_seconds - _LATEST_SECONDS]
@@ -46,7 +46,7 @@ def wants_burst(found: Reading[StepTime], pulses: Mapping[int, Sequence[Pulse]])
 def settle_step_time(
     found: Reading[StepTime], pulses: Mapping[int, Sequence[Pulse]], burst: Mapping[int, Sequence[Pulse]]
 ) -> Reading[StepTime]:
-    """The step time by the usual pulses, which gave `found`, and by a burst; Missing where they leave it open."""
+    """The step time by usual pulses (`found`) and a burst; Missing where they leave it open."""
     if not isinstance(found, Missing) and _is_sure(found, pulses):
         return found
     quick = find_step_time(burst)

@@ -9,6 +9,7 @@ from gpudiag.checks.job.groups import (
     group_alike,
     is_are,
     name_positions,
+    peer_of,
 )
 from gpudiag.checks.job.movement import backward_seconds_ago
 from gpudiag.checks.job.position import Position
@@ -45,7 +46,7 @@ class Waiters:
 
     @property
     def at_most_seconds(self) -> float | None:
-        """For how long all of them may have waited: one that spins shows no time, but its last backward pass does."""
+        """For how long all may have waited: of one that spins, since its last backward pass."""
         known = [
             max(one.since_seconds, backward_seconds_ago(one.seen.looks) or 0.0)
             if one.busy
@@ -103,6 +104,8 @@ def describe_call(group: Group) -> str:
     if not head.call.operation and head.kind != at.STORE:
         what = "the operation"
     of = _of_group(group)
+    if (peer := peer_of(head)) is not None:
+        of = f" {'to' if head.call.operation == 'send' else 'from'} rank {peer}{of}"
     return f"{what}{of} ({head.where})" if head.where else f"{what}{of}"
 
 

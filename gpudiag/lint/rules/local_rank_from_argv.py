@@ -8,7 +8,7 @@ from gpudiag.lint.corrections import in_front_of, with_replaced
 from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import keyword_node
-from gpudiag.model.lint import Edit, Severity
+from gpudiag.model.lint import Edit
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -24,7 +24,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "add_argument":
             continue
         name = argument_name(call)
-        if name != "local_rank" or not _is_used(program, name) or _is_overridden(program, name):
+        if (
+            not (name == "local_rank" or _names_local_rank(call))
+            or not _is_used(program, name)
+            or _is_overridden(program, name)
+        ):
             continue
         edits = _edits(program, call)
         fixed = _fixed(call)
@@ -162,7 +166,6 @@ def _edits(program: Program, call: ast.Call) -> tuple[Edit, ...]:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the local rank is read from the command line only",
     why=(
         "torchrun passes the local rank in the environment (LOCAL_RANK), and only the deprecated "

@@ -4,12 +4,11 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
-from gpudiag.lint.program import Mistake, Program, argument, hides
+from gpudiag.lint.program import Mistake, Program, argument, hides, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Loop
 from gpudiag.lint.training import batch_sampler_of, loaders_of, sampler_of, training_loaders
 from gpudiag.lint.values import RANKS
-from gpudiag.model.lint import Severity
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text", "world_size", "world_size_text"}
 _BY_HAND = (
@@ -41,7 +40,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         ):
             continue
         data = argument(loader, 0, "dataset")
-        if data is None or not _is_whole(program, data) or program.which_ranks(step) is not None:
+        if (
+            data is None
+            or not (_is_whole(program, data) or _is_built(program, loader, data))
+            or program.which_ranks(step) is not None
+        ):
             continue
         if program.values.depends_on(loader, _BY_RANK):
             continue
@@ -74,9 +77,8 @@ def _is_for_training(program: Program, loader: ast.Call, loop: Loop) -> bool:
 
 def _averages(program: Program) -> bool:
     """Whether the ranks train one model: it is wrapped in DDP, or Horovod's optimizer averages."""
-    return bool(program.ddp_steps and (program.opens_group or not program.script.whole)) or any(
-        name == "DistributedOptimizer" for name, _ in program.calls_within("horovod.torch")
-    )
+    in_torch = program.ddp_steps and (program.opens_group or not program.script.whole)
+    return bool(in_torch) or program.averages_by_horovod
 
 
 def _is_whole(program: Program, data: ast.expr) -> bool:
@@ -90,6 +92,25 @@ def _is_whole(program: Program, data: ast.expr) -> bool:
         if isinstance(value.node, ast.Call) and program.values.depends_on(value.node, _BY_RANK):
             return False
     return True
+
+
+def _is_built(program: Program, loader: ast.Call, data: ast.expr) -> bool:
+    """Whether the data set is an object of another file's class that is read by index: it can be shuffled."""
+    made = (
+        [b.value for b in program.values.reaching(data)]
+        if isinstance(data, ast.Name | ast.Attribute)
+        else [data]
+    )
+    return (
+        is_constant(argument(loader, 2, "shuffle"), True)
+        and all(
+            isinstance(value, ast.Call)
+            and (program.names.qualify(value.func) or "").rpartition(".")[2][:1].isupper()
+            and not program.values.depends_on(value, _BY_RANK)
+            for value in made
+        )
+        and bool(made)
+    )
 
 
 def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:
@@ -120,7 +141,6 @@ def _seeds_by_rank(program: Program) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the training data is not split among the ranks",
     why=(
         "Without a DistributedSampler each rank reads all of the data: an epoch takes as long as on one "

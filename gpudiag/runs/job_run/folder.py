@@ -1,7 +1,6 @@
-"""The folder beside the verdict for dumps of the flight recorder: there while the job runs, and removed if nothing was written to it.
+"""The folder beside the verdict for dumps of the flight recorder, removed at the end if it is empty.
 
-Where gpudiag was killed, the job goes on and may still write there, so nobody can remove it then: the next
-start in the same place does, once no process of that job is left.
+Where gpudiag was killed, the next start in that place removes it, once no process of the job is left.
 """
 
 import os
@@ -28,11 +27,7 @@ def _prefix() -> str:
 
 
 def make_folder(folder: Path) -> bool:
-    """Whether the folder is this run's to remove: it was made now, or an earlier run had left it empty.
-
-    Raises:
-        UsageError: it cannot be made.
-    """
+    """Whether the folder is this run's to remove: new, or left empty. Raises UsageError: not made."""
     try:
         folder.mkdir()
     except FileExistsError:
@@ -81,7 +76,7 @@ def _left_folders(place: Path) -> Iterator[Path]:
 
 
 def _used_by_processes(folders: list[Path]) -> frozenset[Path]:
-    """Those that the environment of a process names; other users' processes, which are unreadable, have none."""
+    """Those that a process's environment names; other users' are unreadable."""
     words = {folder: os.fsencode(f"{folder}/") for folder in folders}
     found = list_environments()
     return frozenset(folder for _, text in found for folder, word in words.items() if word in text)

@@ -1,8 +1,7 @@
-"""The files by which a job's processes answer gpudiag: pipes of flight recorders, and the exceptions that ended ranks.
+"""The files by which a job's processes answer gpudiag: pipes of flight recorders, exceptions of ranks.
 
-They lie in memory, in no folder of the job's, and are removed when it has ended; where gpudiag was killed,
-the next start does that, once no process of that job is left. The place is one that every machine and
-container has: torch ends a rank that cannot make its pipe.
+They lie in memory, at a place that every machine and container has, and go with the job; where gpudiag was
+killed, the next start removes them, once no process of that job is left.
 """
 
 import os
@@ -43,7 +42,7 @@ def remove_files(prefix: str) -> None:
 
 
 def remove_left_files(variable: str, place: Path = PLACE) -> None:
-    """Remove the files of killed runs; `variable` has the run's id in the environment of its job's processes."""
+    """Remove the files of killed runs; `variable` has the run's id in its processes' environment."""
     left: dict[str, list[Path]] = {}
     for path in _files(place):
         with suppress(OSError):

@@ -38,10 +38,7 @@ def render_open_nodes(blueprint: Blueprint) -> dict[str, str]:
 
 
 def describe_process(entry: Mapping[str, Any], blueprint: Blueprint, now: datetime) -> dict[str, Any]:
-    """A GPU's process entry with what /proc has of the process, as `gpudiag.snapshot/1` has it.
-
-    A pid that /proc does not know is a process outside this container.
-    """
+    """A GPU's process entry as `gpudiag.snapshot/1` has it; unknown to /proc: outside the container."""
     process = next((known for known in blueprint.processes if known.pid == entry["pid"]), None)
     missing = dict(entry.get("missing", {}))
     described = {**entry, "visible": process is not None}
@@ -93,7 +90,7 @@ def _status(process: HostProcess) -> str:
 
 
 def _stat(process: HostProcess, host: HostFacts) -> str:
-    """proc_pid_stat(5): 16 fields lie between the process group and the start, field 22; field 24 is the memory in pages."""
+    """proc_pid_stat(5): 16 fields from the process group to the start (22); 24 is memory in pages."""
     start = _start_ticks(process, host)
     return (
         f"{process.pid} ({_name(process)}) {process.state} {process.parent_pid} {process.pid} "

@@ -22,6 +22,7 @@ _SOURCES = (_SOURCE_NAME, "nvml_state.h", "nvml_events.h", "nvml_gpm.h")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-sanitize=all", "-pthread")
 # A cold `zig cc` builds its own C runtime first, which takes tens of seconds on a slow machine.
 _BUILD_TIMEOUT_SECONDS = 180.0
+_BUILD_BYTES = 2 << 20  # its sources and itself
 
 
 def build_library() -> Path:
@@ -34,14 +35,15 @@ def build_library() -> Path:
     sources = {name: package.joinpath(name).read_text("utf-8") for name in _SOURCES}
     sources["nvml_symbols.inc"] = _render_symbols()
     digest = hashlib.sha256(f"{sources}\0{_FLAGS}\0{os.uname().machine}".encode()).hexdigest()
-    cache = _cache_directory()
-    library = cache / f"libnvidia-ml-{digest[:16]}.so"
+    name = f"libnvidia-ml-{digest[:16]}.so"
+    cache = _cache_directory(name)
+    library = cache / name
     if library.exists():
         return library
     with tempfile.TemporaryDirectory(prefix=".build-", dir=cache) as folder:
         work = Path(folder)
-        for name, text in sources.items():
-            (work / name).write_text(text)
+        for source, text in sources.items():
+            (work / source).write_text(text)
         _compile(work)
         # A concurrent build makes the same file: the last rename wins, harmlessly.
         os.replace(work / LIBRARY_NAME, library)
@@ -61,10 +63,9 @@ def copy_library(target: Path, omitted_symbols: tuple[str, ...]) -> None:
 
 
 def _rename_symbol(image: bytes, name: str) -> bytes:
-    """The image with one exported name changed in its string table, so that it is no longer found.
+    """The image with one exported name changed in its string table, so that it is not found.
 
-    The library spells its functions without `nvml` everywhere else, so the whole name stands once
-    in the string table of the dynamic symbols (and once in that of the debugger, if kept).
+    The whole name stands once there (and in the debugger's): the library spells it without `nvml` elsewhere.
     """
     spelled = b"\0" + name.encode() + b"\0"
     if name not in exported_functions() or spelled not in image:
@@ -79,24 +80,24 @@ def _render_symbols() -> str:
     return f"#define NVML_FUNCTIONS(X) {functions}\n#define NVML_RETURNS(X) {returns}\n"
 
 
-def _cache_directory() -> Path:
-    """This user's cache folder, or a temporary one where it cannot be used."""
+def _cache_directory(name: str) -> Path:
+    """This user's cache folder, or a temporary one where it neither holds that file nor has room for it."""
     wanted = cache_folder()
     if wanted is None:
         return _own_temporary_directory()
     try:
+        if (wanted / name).exists():
+            return wanted
         wanted.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=wanted):
+        with tempfile.TemporaryFile(dir=wanted) as room:
+            os.posix_fallocate(room.fileno(), 0, _BUILD_BYTES)
             return wanted
     except OSError:
         return _own_temporary_directory()
 
 
 def _own_temporary_directory() -> Path:
-    """A folder under the temporary one that no other user can write to; a fresh one if the name is taken.
-
-    A library from a folder that another user made would run that user's code.
-    """
+    """A folder in the temporary one that no other user can write to, whose code we would run."""
     folder = temporary_folder() / f"gpudiag-cache-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
