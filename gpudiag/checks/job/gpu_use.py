@@ -53,7 +53,7 @@ def describe_use(seen: RankSeen) -> str:
 
 
 def gpu_works(seen: RankSeen) -> bool | None:
-    """Whether the GPU of a rank works, for no other process; None if unknown; not by its utilization alone."""
+    """Whether the GPU of a rank works, for no other process; None if unknown; utilization is no proof."""
     works = [_works(look) for look in seen.gpu_looks]
     known = [one for one in works if one is not None]
     return None if not known else all(known)
