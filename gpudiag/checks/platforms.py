@@ -118,6 +118,8 @@ def _reset_words(match: re.Match[str], platform: Platform) -> str:
 
 def fit_results(results: tuple[CheckResult, ...], platform: Platform) -> tuple[CheckResult, ...]:
     """The results with every remedy as it can be done on a platform."""
+    if platform is Platform.BARE_METAL:
+        return results
     return tuple(
         replace(result, findings=fit_findings(result.findings, platform)) if result.findings else result
         for result in results
@@ -126,16 +128,13 @@ def fit_results(results: tuple[CheckResult, ...], platform: Platform) -> tuple[C
 
 def fit_findings(findings: Sequence[Finding], platform: Platform) -> tuple[Finding, ...]:
     """The findings with every remedy as it can be done on a platform."""
-    if platform is Platform.BARE_METAL:
-        return tuple(findings)
     return tuple(_fitted(finding, platform) for finding in findings)
 
 
 def _fitted(finding: Finding, platform: Platform) -> Finding:
     if finding.outcome is Outcome.PASS:
         return finding
-    remedy = fit_remedy(finding.remedy, platform)
-    return finding if remedy == finding.remedy else replace(finding, remedy=remedy)
+    return replace(finding, remedy=fit_remedy(finding.remedy, platform))
 
 
 def _as_begun(original: str, words: str) -> str:

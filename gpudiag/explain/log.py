@@ -66,7 +66,7 @@ _HANDLED = re.compile(
 _PROGRESS = re.compile(
     r"""\bloss['"]?\s*[:=]?\s*-?\d|Init\ COMPLETE|HTTP/[\d.]+"\ 200|(?:samples|tokens|images|steps)/s(?:ec)?\b|
     (?:[Tt]raining|[Jj]ob|[Rr]un|[Aa]ll\ ranks|[Ee]poch)\ (?:\d+\ )?(?:has\ |is\ )?(?:completed?|finished)\b|finished\ successfully|
-    [Aa]pplication\ startup\ complete|fired\ up\ and\ ready|
+    [Aa]pplication\ startup\ complete|fired\ up\ and\ ready|Thread\ is\ unstuck|
     \b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|global_step)\b[\s:=\[(]*\d+(?:\s*/\s*\d+)?[\])]?[\s,:|].*\d""",
     re.VERBOSE,
 )

@@ -63,7 +63,8 @@ class _Tracer:
 
     def trace(self) -> list[Step]:
         self._block(self._names.tree.body, Where())
-        for function in self._names.functions:
+        # What nothing calls comes first: it leads to the others, with what surrounds them.
+        for function in sorted(self._names.functions, key=self._values.callers.__contains__):
             if isinstance(function, ast.Lambda) or self._visits.get(function):
                 continue
             self._visits[function] = self._visits.get(function, 0) + 1

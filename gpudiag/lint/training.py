@@ -82,7 +82,7 @@ def calls_behind(program: Program, nodes: Sequence[ast.AST]) -> Iterator[ast.Cal
         for part in ast.walk(left.pop()):
             if isinstance(part, ast.Call):
                 yield part
-            elif isinstance(part, ast.Name) and part not in seen:
+            elif isinstance(part, ast.Name | ast.Attribute) and part not in seen:
                 made = [b.value for b in program.values.reaching(part) if b.value is not None]
                 left += [value for value in made if value not in seen]
                 seen.update([part, *made])

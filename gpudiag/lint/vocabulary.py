@@ -19,6 +19,7 @@ _CANONICAL = {
     "torch.cuda.amp.grad_scaler.GradScaler": "torch.cuda.amp.GradScaler",
     "torch.amp.grad_scaler.GradScaler": "torch.cuda.amp.GradScaler",
     "torch.amp.GradScaler": "torch.cuda.amp.GradScaler",
+    "torch.GradScaler": "torch.cuda.amp.GradScaler",
     "torch.nn.utils.clip_grad.clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",
     "torch.distributed.device_mesh.init_device_mesh": "torch.distributed.init_device_mesh",
     "torch.distributed.device_mesh.DeviceMesh": "torch.distributed.DeviceMesh",

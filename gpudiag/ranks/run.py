@@ -42,10 +42,9 @@ class RankResult:
 class RankRun(RanksOfRun):
     """One run of an entry on its ranks: what they returned, and what happened to them.
 
-    `incidents` has the cause first, then ranks that were late; if it has only late ranks, every rank
-    returned a result and ended with status 0. `returned` has each rank that returned a result,
-    even if another rank failed. `reporter` is whether this process reports to the user: under a
-    launcher every process gets the same run, and exactly one has it True.
+    `incidents`: the cause first, then late ranks; with late ranks alone, all ended with status 0. `returned`:
+    each rank that returned a result. `reporter`: whether this process reports to the user, as one of a launch
+    does.
     """
 
     returned: tuple[RankResult, ...] = ()

@@ -117,7 +117,7 @@ def read_call(frames: Sequence[Frame]) -> Call:
 
 
 def find_awaited(call: Call, *, on_gpu: bool) -> str:
-    """What a stack waits for: by the library's frames, else by the call in the user's line; empty where neither is known to wait.
+    """What a stack waits for: by library frames, else by the call in the user's line; empty if unknown.
 
     A call such as `loss.item()` waits only where its tensor is `on_gpu`.
     """
@@ -191,10 +191,7 @@ def shape_of(frames: Sequence[Frame]) -> tuple[tuple[str, str, int], ...]:
 
 
 def changed_counters(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str, tuple[float, float]]:
-    """Numbers in variables of the user's functions that differ, by name: of two looks, or of two ranks.
-
-    Functions are matched from the outermost inwards, as far as they are the same.
-    """
+    """Numbers in the user's functions that differ between two looks or ranks, by name, from the outermost."""
     found: dict[str, tuple[float, float]] = {}
     for one, other in zip(reversed(own_frames(earlier)), reversed(own_frames(later)), strict=False):
         if (one.file, one.function) != (other.file, other.function):

@@ -190,10 +190,7 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
 
 
 def _judge_sizes(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
-    """The finding for ranks in one call whose tensors differ; a gather's own may differ, and are not compared.
-
-    A call in a helper is one call, wherever the helper was called from.
-    """
+    """The finding for ranks in one call whose tensors differ (not a gather's own); a helper's call is one call."""
     positions = [one for group in groups for one in group.positions]
     calls = {(one.kind, one.call.operation, one.where, group_key(one)) for one in positions}
     seen = {one: _tensors(one) for one in positions}
@@ -223,7 +220,7 @@ def _tensors(one: Position) -> str:
 
 
 def _judge_steps(waiters: Waiters, only: Group) -> Finding | None:
-    """The finding for ranks in one call, some of them in another step, by their variables or gloo's own count."""
+    """The finding for ranks in one call, some in another step, by their variables or gloo's count."""
     calls = {
         one: frame.group.calls
         for one in only.positions

@@ -1,8 +1,7 @@
 """Ranks without a process: by the launcher, by a job of one machine, or because they never joined the others.
 
-Only launchers that start all ranks of a machine record which of them belong to it. Where ranks were started
-by hand, WORLD_SIZE is their number, and a master at the loopback address shows that all of them are on this
-machine.
+Launchers that start all ranks of a machine record them. Ranks started by hand are WORLD_SIZE in number, all
+here if their master is at the loopback address.
 """
 
 from collections.abc import Sequence
@@ -32,9 +31,8 @@ _STARTS_SECONDS = 20.0  # of imports: a rank that was started longer ago has com
 def expected_ranks(job: Job) -> tuple[int, ...] | None:
     """The ranks that should be here; None where that is unknown.
 
-    Where no launcher records them, as for ranks that a script started: all of the job, if its store is at
-    this machine's own address. Ranks that have no RANK in their environment are found by other signs, which
-    some of them may lack.
+    Without a launcher's record: all of the job, if its store is at this machine's own address. Ranks without
+    RANK are found by other signs, which some may lack.
     """
     if job.expected is not None:
         return job.expected
@@ -79,7 +77,7 @@ def describe_absence(job: Job, absent: Sequence[int], waiting: Sequence[Position
 
 
 def missing_ranks(job: Job) -> tuple[int, ...]:
-    """The ranks of the job without a process here, where its world size is known and each process has its number."""
+    """The job's ranks without a process here, if its world size and each process's number are known."""
     known = {rank.rank for rank in job.ranks if not isinstance(rank.rank, Missing)}
     if isinstance(job.world_size, Missing) or len(known) < len(job.ranks) or not known:
         return ()

@@ -1,7 +1,6 @@
 """Whether something of a rank moves from look to look: its line, its variables, its files, a backward pass.
 
-Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does. A rank of which only
-that moves is busy, and what it does must be shown by something else.
+Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does.
 """
 
 import re
@@ -121,7 +120,7 @@ def _ran(earlier: ProcessLook, later: ProcessLook, name: str) -> bool:
 def backward_seconds_ago(looks: Sequence[ProcessLook]) -> float | None:
     """When a backward pass last ran, at the last look; None where no thread of torch's shows it.
 
-    Looks after one at which the process was stopped show when it was woken, and are not taken.
+    Looks after one at which the process was stopped show when it was woken, and do not count.
     """
     stopped = next((place for place, look in enumerate(looks) if _was_stopped(look)), len(looks) - 1)
     look = looks[stopped]

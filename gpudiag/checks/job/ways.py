@@ -1,4 +1,4 @@
-"""By which way ranks came to different calls: an exception, a branch, another step; and who of two is further on."""
+"""How ranks came to different calls: an exception, a branch, another step; and who of two is further on."""
 
 import re
 from collections.abc import Sequence
@@ -134,10 +134,9 @@ def is_counter(name: str) -> bool:
 
 
 def order_of(one: Position, other: Position) -> int:
-    """1 where one rank is further on in the program than the other, -1 where it is behind, 0 where that is unknown.
+    """1 where one rank is further on than the other, -1 where it is behind, 0 if unknown.
 
-    By the counters of the loops that both are in; where these are equal, by the lines of the function in
-    which they part.
+    By the counters of loops that both are in; if equal, by the lines of the function in which they part.
     """
     for name, (theirs, own) in changed_counters(other.frames, one.frames).items():
         if is_counter(name) and name not in NAMES_OF_RANKS:

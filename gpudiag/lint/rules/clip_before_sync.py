@@ -14,6 +14,7 @@ _CLIPS = (
     "torch.nn.utils.clip_grad_value_",
     "torch.nn.utils.clip_grad_norm",
 )
+_UNSCALES = ("unscale_", "unscale_gradients", "unscale_grads")
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -25,6 +26,54 @@ def _find(program: Program) -> Iterator[Mistake]:
         if found is not None:
             reported.add(step.node)
             yield found
+    yield from _find_steps(program)
+
+
+def _find_steps(program: Program) -> Iterator[Mistake]:
+    """Steps of an optimizer with gradients that a GradScaler has scaled, or that no backward pass averaged."""
+    steps = program.methods.get("step", [])
+    own = next((step for step in steps if _is_optimizer(program, _receiver(step))), None)
+    by_scaler = any(
+        "scaler" in program.values.kinds(_receiver(step)) or _has_arguments(step) for step in steps
+    )
+    scales = any("scaler" in program.values.kinds(_receiver(s)) for s in program.methods.get("scale", []))
+    if own is None or program.owner:
+        return
+    if scales and not by_scaler and not program.mentions(*_UNSCALES):
+        optimizer = ast.unparse(_receiver(own))
+        yield Mistake(
+            own.node,
+            "the optimizer steps with gradients that the GradScaler has scaled",
+            with_replaced(program, own.node, f"{_scaler_name(program)}.step({optimizer})"),
+        )
+    elif program.backwards and not program.mentions("all_reduce") and all(map(_is_apart, program.backwards)):
+        yield Mistake(
+            own.node,
+            "every backward pass runs under no_sync(): the gradients are never averaged over the ranks",
+            "",
+            advice="leave no_sync() for the last backward pass before each step of the optimizer",
+        )
+
+
+def _is_optimizer(program: Program, node: ast.expr) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return program.values.kinds(node) == {"optimizer"} or name in ("optimizer", "optim", "opt")
+
+
+def _has_arguments(step: Step) -> bool:
+    return isinstance(step.node, ast.Call) and bool(step.node.args)
+
+
+def _is_apart(step: Step) -> bool:
+    """Whether a backward pass always stands under `model.no_sync()`."""
+    contexts = [item for item in step.where.withs if isinstance(item, ast.Call)]
+    return any(getattr(item.func, "attr", "") == "no_sync" for item in contexts)
+
+
+def _receiver(step: Step) -> ast.expr:
+    """The object of a method call."""
+    func = step.node.func if isinstance(step.node, ast.Call) else None
+    return func.value if isinstance(func, ast.Attribute) else ast.Constant(None)
 
 
 def _judge(program: Program, step: Step) -> Mistake | None:
@@ -87,13 +136,14 @@ def _stepped(program: Program, scaler: str) -> str:
 
 def _is_scaled(program: Program, step: Step) -> bool:
     """Whether a GradScaler's step follows in the same loop, and nothing ever unscales."""
-    if program.mentions("unscale_", "unscale_gradients", "unscale_grads") or program.uses_accelerate:
+    if program.mentions(*_UNSCALES) or program.uses_accelerate:
         return False
     for other in program.methods.get("step", []):
         call = other.node
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
             continue
-        if other.where.loops[-1:] != step.where.loops[-1:] or other.where.stack != step.where.stack:
+        depth = len(other.where.stack)
+        if other.where.loops[-1:] != step.where.loops[-1:] or step.where.stack[:depth] != other.where.stack:
             continue
         if "scaler" not in program.values.kinds(call.func.value):
             continue
@@ -150,7 +200,7 @@ def _model_of(step: Step) -> ast.expr | None:
 
 RULE = Rule(
     severity=Severity.FINDING,
-    title="gradients are clipped before they are complete, or while they are scaled",
+    title="gradients are clipped or used before they are complete, or while they are scaled",
     why=(
         "A limit on the norm has no meaning for gradients that are still multiplied by the GradScaler, not "
         "yet averaged over the ranks, or only this rank's shard: nearly everything is clipped, or each rank "

@@ -9,6 +9,7 @@ from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
+from gpudiag.lint.values import RANKS
 from gpudiag.model.lint import Severity
 
 _SOURCES = {
@@ -27,16 +28,12 @@ def _find(program: Program) -> Iterator[Mistake]:
         for step in program.calls(f"torch.distributed.{name}"):
             given = argument(step.node, place, word)
             kinds = program.values.kinds(given)
-            own = bool(kinds) and kinds <= {
-                "rank",
-                "spawn_index",
-                "local_rank",
-                "rank_name",
-                "local_rank_name",
-            }
+            # In a loop, and in an object, a name alone may be that of a rank which the loop goes through.
+            is_named = not step.where.loops and not isinstance(given, ast.Attribute)
+            own = bool(kinds) and kinds <= (RANKS if is_named else {"rank"})
             if given is None or not own or step.node in reported or program.which_ranks(step) is not None:
                 continue
-            if step.where.loops or "group" in ast.unparse(step.node) or isinstance(given, ast.Attribute):
+            if "group" in ast.unparse(step.node):
                 continue
             reported.add(step.node)
             yield Mistake(

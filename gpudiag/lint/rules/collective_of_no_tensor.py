@@ -45,6 +45,34 @@ def _find(program: Program) -> Iterator[Mistake]:
                 f"{name} takes a tensor, and gets {_WORDS[kind]}",
                 _fix(program, step.node, given, kind),
             )
+    for step in program.calls("torch.distributed.all_gather"):
+        tensor = _repeated(program, argument(step.node, 0, "tensor_list"))
+        if tensor is not None and step.node not in reported:
+            reported.add(step.node)
+            yield Mistake(
+                step.node,
+                "the list for the results holds one tensor many times: all its places show the last rank's",
+                "",
+                advice=f"make one for each rank: [{tensor} for _ in range(dist.get_world_size())]",
+            )
+
+
+def _repeated(program: Program, given: ast.expr | None) -> str | None:
+    """The tensor of `[tensor] * size`, or of a list that takes one name for each rank; None of other lists."""
+    if isinstance(given, ast.NamedExpr):
+        given = given.value
+    if isinstance(given, ast.Name):
+        made = [binding.value for binding in program.values.reaching(given)]
+        given = made[0] if len(made) == 1 else None
+    if isinstance(given, ast.BinOp) and isinstance(given.op, ast.Mult):
+        [tensor, *others] = (
+            given.left.elts if isinstance(given.left, ast.List) and given.left.elts else [None]
+        )
+        return ast.unparse(tensor) if tensor is not None and not others else None
+    if isinstance(given, ast.ListComp) and isinstance(given.elt, ast.Name) and len(given.generators) == 1:
+        counted = ast.unparse(given.generators[0].target)
+        return f"torch.empty_like({given.elt.id})" if counted != given.elt.id else None
+    return None
 
 
 def _fix(program: Program, call: ast.AST, given: ast.expr, kind: str) -> str:
@@ -62,7 +90,7 @@ def _fix(program: Program, call: ast.AST, given: ast.expr, kind: str) -> str:
 
 RULE = Rule(
     severity=Severity.FINDING,
-    title="a collective gets a state_dict, a model or a number instead of a tensor",
+    title="a collective gets a state_dict, a model, a number or one tensor many times",
     why=(
         "Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP "
         "broadcasts the initial state and averages the gradients by itself; by hand, do it tensor by tensor."

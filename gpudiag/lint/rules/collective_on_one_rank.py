@@ -60,12 +60,14 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[Mistake]:
     """Collectives of all ranks under a condition that several ranks meet, and not all."""
-    reported = set()
+    reported: set[ast.AST] = set()
     for name, step in steps:
         if step.node in reported or step.where.handling or program.which_ranks(step) is not Which.PERHAPS:
             continue
         guard = next((g for g in step.where.guards if program.ranks.lets_some_through(g)), None)
-        if guard is None or name == "init_process_group" or _has_other_side(guard, steps):
+        if guard is None or guard.test in reported or name == "init_process_group":
+            continue
+        if _has_other_side(guard, steps) and not _makes_another(name, step, guard, steps):
             continue
         others = [other for short, other in steps if short == name and other.node is not step.node]
         if (
@@ -73,7 +75,7 @@ def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[M
             and name not in known.GROUP_MAKERS
         ):
             continue
-        reported.add(step.node)
+        reported |= {step.node, *([guard.test] if name in known.GROUP_MAKERS else [])}
         line = program.line_at(guard.test.lineno).number
         text = f"only some ranks call {name} (line {line}); the others never do, and the job hangs"
         advice = (
@@ -120,6 +122,17 @@ def _has_other_side(guard: Guard, steps: list[tuple[str, Step]]) -> bool:
         for _, other in steps
         for theirs in other.where.guards
     )
+
+
+def _makes_another(name: str, step: Step, guard: Guard, steps: list[tuple[str, Step]]) -> bool:
+    """Whether the other branch makes a group of other ranks: all ranks must make both, in one order."""
+    others = [
+        ast.unparse(other.node)
+        for short, other in steps
+        if short == name
+        and any((g.test, g.holds) == (guard.test, not guard.holds) for g in other.where.guards)
+    ]
+    return name == "new_group" and ast.unparse(step.node) not in others
 
 
 def _is_paired_elsewhere(

@@ -24,7 +24,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "add_argument":
             continue
         name = argument_name(call)
-        if name != "local_rank" or not _is_used(program, name) or _is_overridden(program, name):
+        if (
+            not (name == "local_rank" or _names_local_rank(call))
+            or not _is_used(program, name)
+            or _is_overridden(program, name)
+        ):
             continue
         edits = _edits(program, call)
         fixed = _fixed(call)

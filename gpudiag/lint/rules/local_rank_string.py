@@ -16,7 +16,7 @@ _TEXTS = frozenset({"rank_text", "local_rank_text", "world_size_text"})
 def _find(program: Program) -> Iterator[Mistake]:
     reported: set[ast.AST] = set()
     for use, where in _uses(program):
-        values = program.values.of(use)
+        values = [value for value in program.values.of(use) if value.kind != "none"]
         if not values or any(value.kind not in _TEXTS for value in values):
             continue
         for value in values:

@@ -9,7 +9,7 @@ from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard, Loop, Step
 from gpudiag.lint.values import RANKS
-from gpudiag.lint.vocabulary import GROUP_MAKERS
+from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD, GROUP_MAKERS
 from gpudiag.model.lint import Severity
 
 _SENDS = (
@@ -34,6 +34,51 @@ def _find(program: Program) -> Iterator[Mistake]:
     meeting = _loops_that_meet(program)
     yield from _find_counts(program, meeting)
     yield from _find_breaks(program, meeting)
+    yield from _find_skips(program)
+
+
+def _find_skips(program: Program) -> Iterator[Mistake]:
+    """Rounds without a backward pass on the ranks whose own loss or data is not finite."""
+    wrapped = program.ddp_steps or program.calls(FSDP1, FULLY_SHARD)
+    if not wrapped or program.mentions("\\w*(?:reduce|gather|broadcast)\\w*"):
+        return
+    reported = set()
+    for step in program.backwards:
+        for guard in step.where.guards if step.where.loops else ():
+            statement = program.names.parents.get(guard.test)
+            if not isinstance(statement, ast.If) or not _asks_for_numbers(program, guard.test):
+                continue
+            left = statement.orelse if guard.holds else statement.body
+            last = left[-1] if left else None
+            if isinstance(last, ast.Raise) or any(
+                w in ast.unparse(left) for w in ("exit(", "abort(", "backward(")
+            ):
+                continue
+            node = last if isinstance(last, ast.Continue | ast.Return) else guard.test
+            if node not in reported:
+                reported.add(node)
+                yield Mistake(
+                    node,
+                    "a rank whose own loss is not finite leaves out the backward pass, and the others wait for it there",
+                    "",
+                    advice="let all ranks skip the step: all_reduce a flag of each rank (MAX) before the condition",
+                )
+
+
+def _asks_for_numbers(program: Program, test: ast.expr) -> bool:
+    """Whether a condition tests that values are finite, itself or by its name."""
+    tests = [test]
+    for part in ast.walk(test):
+        if isinstance(part, ast.Name) and isinstance(
+            program.names.parents.get(part), ast.If | ast.UnaryOp | ast.BoolOp
+        ):
+            tests += [b.value for b in program.values.reaching(part) if b.value is not None]
+    return any(
+        isinstance(n, ast.Call)
+        and getattr(n.func, "attr", getattr(n.func, "id", "")) in ("isnan", "isfinite", "isinf")
+        for made in tests
+        for n in ast.walk(made)
+    )
 
 
 def _loops_that_meet(program: Program) -> list[Loop]:
@@ -108,7 +153,9 @@ def _is_set_on_one_rank(program: Program, part: ast.Name) -> bool:
 def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
     reported = set()
     for step in program.steps:
-        if not isinstance(step.node, ast.Break) or step.node in reported or not step.where.loops:
+        if not isinstance(step.node, ast.Break | ast.Return) or step.node in reported or not step.where.loops:
+            continue
+        if step.where.loops[-1] not in program.names.ancestors(step.node):
             continue
         if step.where.loops[-1] in meeting and _is_counted_on_one_rank(program, step):
             reported.add(step.node)
@@ -151,7 +198,11 @@ def _is_counted_on_one_rank(program: Program, step: Step) -> bool:
                 and loop in other.where.loops
                 and any(binding.node is other.node for binding in program.names.bindings_of(name))
             ]
-            if changes and all(program.which_ranks(other) is Which.ONE for other in changes):
+            alone = [other for other in changes if program.which_ranks(other) is Which.ONE]
+            if alone and all(
+                other in alone or isinstance(getattr(other.node, "value", None), ast.Constant)
+                for other in changes
+            ):
                 return True
     return False
 

@@ -49,7 +49,8 @@ def _find_raw(program: Program, reported: set[ast.AST]) -> Iterator[Mistake]:
                 isinstance(call.func, ast.Attribute) and not raw.startswith("self.")
             ):
                 continue
-            if program.names.function_around(call) is not program.names.function_around(after):
+            around = program.names.class_around if raw.startswith("self.") else program.names.function_around
+            if around(call) is not around(after):
                 continue
             if _goes_into_backward(program, step):
                 reported.add(call)
@@ -66,7 +67,7 @@ def _wrappings(program: Program) -> Iterator[tuple[str, str, ast.AST, str]]:
         statement = program.names.statement_of(step.node)
         if isinstance(statement, ast.Assign) and statement.value is step.node:
             raw, wrapped = root_name(argument(step.node, 0, "module")), ast.unparse(statement.targets[0])
-            is_name = isinstance(argument(step.node, 0, "module"), ast.Name)
+            is_name = raw == ast.unparse(argument(step.node, 0, "module") or step.node)
             if raw and raw != wrapped and is_name and not _rebound(program, raw, step.node):
                 yield raw, wrapped, step.node, "DDP"
     for step in program.calls("deepspeed.initialize"):
@@ -84,7 +85,10 @@ def _rebound(program: Program, name: str, after: ast.AST) -> bool:
     """Whether the name gets another value after the wrapping."""
     statement = program.names.statement_of(after) or after
     later = program.names.order.get(statement, 0)
-    bindings = program.names.scope_of(after).bindings.get(name, [])
+    bindings = [
+        *program.names.scope_of(after).bindings.get(name, []),
+        *(binding for _, binding in program.names.attributes.get(name, [])),
+    ]
     return any(program.names.order.get(b.node, 0) > later and not b.parameter for b in bindings)
 
 

@@ -8,6 +8,7 @@ from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.ranks import is_stand_in
 from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import calls_behind
 from gpudiag.lint.vocabulary import DDP_CLASSES, INIT, SAMPLER
 from gpudiag.model.lint import Severity
 
@@ -15,12 +16,22 @@ _LAUNCHERS = {"SLURM_PROCID": "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK": "OMPI_COM
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if (
-        not program.mentions("localhost", "127\\.0\\.0\\.1", "standalone", "single.node")
-        and not program.starts_processes
-    ):
+    if _is_on_one_machine(program):
+        return
+    if not program.starts_processes:
         yield from _find_devices(program)
     yield from _find_ranks(program)
+
+
+def _is_on_one_machine(program: Program) -> bool:
+    """Whether a script, or the tests in it, runs on one machine, where the two ranks are equal."""
+    sizes = [argument(step.node, 3, "world_size") for step in program.opens_group]
+    return program.mentions(
+        "localhost", "127\\.0\\.0\\.1", "standalone", "single.node", "pytest", "unittest"
+    ) or any(
+        program.names.qualify(call.func) == "torch.cuda.device_count"
+        for call in calls_behind(program, [s for s in sizes if s])
+    )
 
 
 def _find_devices(program: Program) -> Iterator[Mistake]:
@@ -40,7 +51,7 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
         if isinstance(step.node, ast.Call) and step.node.args
     ]
     uses += [argument(step.node, 0, "device") for step in program.calls("torch.device")]
-    for place in uses:
+    for place in [text for use in uses for text in (use, *_texts_of(program, use))]:
         use = _number_in(place)
         # A name alone may be a local rank by another name: only what surely is the rank of the job.
         if use is None or not _is_sure(program, use):
@@ -62,6 +73,13 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
             fix,
         )
         return
+
+
+def _texts_of(program: Program, use: ast.expr | None) -> Iterator[ast.expr]:
+    """What a name of a device holds where it is made up of a text and a number."""
+    for binding in program.values.reaching(use) if isinstance(use, ast.Name | ast.Attribute) else ():
+        if isinstance(binding.value, ast.JoinedStr | ast.BinOp):
+            yield binding.value
 
 
 def _local_rank(program: Program, use: ast.expr) -> str:

@@ -1,6 +1,7 @@
 """A rendezvous on localhost for several machines, each of which finds only itself there."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.launches import LOOPBACK, Launch, LaunchScript, read_launches
@@ -47,6 +48,10 @@ def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iter
 
 
 _ENDPOINTS = ("rdzv-endpoint", "master-addr")
+# An option or variable that names the place, or one that may hold such an option.
+_MEETING_PLACE = re.compile(
+    r"(?:rdzv|master)[-_](?:endpoint|addr\b)|PET_|ARGS|OPT|LAUNCH|CONFIG|torchrun\S*\s+[\"']?\$"
+)
 _FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
@@ -54,6 +59,15 @@ def _judge(script: LaunchScript, launch: Launch) -> tuple[str, str, Severity | N
     nodes = script.number(launch.options.get("nnodes"))
     if nodes is None or nodes < 2:
         return None
+    if "standalone" in launch.places or not _MEETING_PLACE.search(script.text):
+        option = (
+            "--standalone means" if "standalone" in launch.places else "without an endpoint torchrun means"
+        )
+        return (
+            f"{nodes} machines are to meet, and {option} localhost, where each finds only itself",
+            "--rdzv-backend=c10d --rdzv-endpoint=HOST:29500",
+            None,
+        )
     for name in _ENDPOINTS:
         given = launch.options.get(name)
         if given is None:

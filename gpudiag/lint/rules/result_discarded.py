@@ -30,9 +30,11 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.imports("pytest", "unittest"):  # a test calls what it tests, and may look at something else
         return
     for statement in program.nodes:
-        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        if not isinstance(statement, ast.Expr | ast.Assign) or not isinstance(statement.value, ast.Call):
             continue
         call = statement.value
+        if isinstance(statement, ast.Assign) and not _is_forgotten(program, statement):
+            continue
         name = program.names.qualify(call.func) or ""
         package, _, short = name.rpartition(".")
         text = ast.unparse(call)
@@ -58,10 +60,12 @@ def _find(program: Program) -> Iterator[Mistake]:
                 f"the result of {call.func.attr} is not used, and {call.func.attr} changes nothing in place",
                 f"{_taker(call)} = {text}",
             )
-        elif package == "torch.distributed" and is_constant(keyword(call, "async_op"), True):
+        elif package == "torch.distributed" and (
+            is_constant(keyword(call, "async_op"), True) or short in ("isend", "irecv")
+        ):
             yield Mistake(
                 call,
-                "the handle of an asynchronous collective is dropped: nothing waits for its end",
+                "the handle of an asynchronous call is not used: nothing waits for its end",
                 f"work = {text}; work.wait()  # before the tensor is used",
             )
     for statement in program.nodes:
@@ -82,6 +86,18 @@ def _find(program: Program) -> Iterator[Mistake]:
                     statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")
                 ),
             )
+
+
+def _is_forgotten(program: Program, made: ast.Assign) -> bool:
+    """Whether nothing reads the one name that a statement binds to the handle of an asynchronous call."""
+    name = made.targets[0]
+    if not isinstance(name, ast.Name) or len(made.targets) > 1 or program.mentions("synchronize", "locals"):
+        return False
+    scope = program.names.find_scope(name)
+    package = (program.names.qualify(getattr(made.value, "func", None)) or "").rpartition(".")[0]
+    return package == "torch.distributed" and not any(
+        other.id == name.id and program.names.find_scope(other) is scope for other in program.names.loaded
+    )
 
 
 def _taker(call: ast.Call) -> str:

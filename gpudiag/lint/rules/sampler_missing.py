@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
-from gpudiag.lint.program import Mistake, Program, argument, hides
+from gpudiag.lint.program import Mistake, Program, argument, hides, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Loop
 from gpudiag.lint.training import batch_sampler_of, loaders_of, sampler_of, training_loaders
@@ -41,7 +41,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         ):
             continue
         data = argument(loader, 0, "dataset")
-        if data is None or not _is_whole(program, data) or program.which_ranks(step) is not None:
+        if (
+            data is None
+            or not (_is_whole(program, data) or _is_built(program, loader, data))
+            or program.which_ranks(step) is not None
+        ):
             continue
         if program.values.depends_on(loader, _BY_RANK):
             continue
@@ -90,6 +94,25 @@ def _is_whole(program: Program, data: ast.expr) -> bool:
         if isinstance(value.node, ast.Call) and program.values.depends_on(value.node, _BY_RANK):
             return False
     return True
+
+
+def _is_built(program: Program, loader: ast.Call, data: ast.expr) -> bool:
+    """Whether the data set is an object of another file's class that is read by index: it can be shuffled."""
+    made = (
+        [b.value for b in program.values.reaching(data)]
+        if isinstance(data, ast.Name | ast.Attribute)
+        else [data]
+    )
+    return (
+        is_constant(argument(loader, 2, "shuffle"), True)
+        and all(
+            isinstance(value, ast.Call)
+            and (program.names.qualify(value.func) or "").rpartition(".")[2][:1].isupper()
+            and not program.values.depends_on(value, _BY_RANK)
+            for value in made
+        )
+        and bool(made)
+    )
 
 
 def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:

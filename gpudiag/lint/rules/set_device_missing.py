@@ -3,10 +3,11 @@
 import ast
 from collections.abc import Iterator
 
-from gpudiag.lint.corrections import in_front_of
-from gpudiag.lint.program import Mistake, Program, is_constant, keyword
+from gpudiag.lint.corrections import in_front_of, with_replaced
+from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
+from gpudiag.lint.training import calls_behind
 from gpudiag.lint.vocabulary import INIT
 from gpudiag.model.lint import Severity
 
@@ -27,6 +28,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     horovod = program.uses_horovod and bool(program.calls("horovod.torch.init"))
     if not horovod and not (program.ddp_steps and program.opens_group and _on_gpus(program)):
         return
+    yield from _find_fixed(program)
     if program.mentions(*(word for word in _CHOSEN_BY if word != "device_ids")) or program.calls(
         "torch.cuda.device"
     ):
@@ -46,6 +48,44 @@ def _find(program: Program) -> Iterator[Mistake]:
                     place=in_front_of(program, step.node),
                 )
                 return
+
+
+def _find_fixed(program: Program) -> Iterator[Mistake]:
+    """A GPU that is written down, and DDP over several: each rank has one of its own."""
+    if program.mentions("CUDA_VISIBLE_DEVICES", "\\w*SLURM\\w*", "\\w*MPI\\w*"):
+        return  # each rank may see one GPU alone
+    if any(is_constant(argument(step.node, 3, "world_size"), 1) for step in program.opens_group):
+        return
+    for step in (*program.ddp_steps, *program.calls("torch.cuda.set_device")):
+        ids = keyword(step.node, "device_ids")
+        given = list(ids.elts) if isinstance(ids, ast.List) else [argument(step.node, 0, "device")]
+        if any("__name__" not in ast.unparse(guard.test) for guard in step.where.guards):
+            continue
+        if len(given) > 1 or (ids is not None and "device_count()" in ast.unparse(ids)):
+            message = "DDP takes one GPU for each process, and gets several"
+        elif step in program.ddp_steps and not isinstance(ids, ast.List):
+            continue
+        elif given and (gpu := _fixed_gpu(program, given[0])) is not None:
+            message = f"every rank takes GPU {gpu}: all ranks of a machine share it"
+        else:
+            continue
+        fix = with_replaced(
+            program, given[0] if ids is None else ids, "LOCAL_RANK" if ids is None else "[LOCAL_RANK]"
+        )
+        yield Mistake(step.node, message, fix.replace("LOCAL_RANK", 'int(os.environ["LOCAL_RANK"])'))
+        return
+
+
+def _fixed_gpu(program: Program, node: ast.expr | None) -> str | None:
+    """The number of the GPU that a device always is: `0`, `"cuda:0"`, or torch.device of it."""
+    found = set()
+    for value in program.values.of(node):
+        made = value.node
+        if value.kind == "device" and isinstance(made, ast.Call) and made.args:
+            made = made.args[-1]
+        written = made.value if isinstance(made, ast.Constant) and type(made.value) in (int, str) else None
+        found.add(str(written).removeprefix("cuda:"))
+    return found.pop() if len(found) == 1 and all(number.isdecimal() for number in found) else None
 
 
 def _on_gpus(program: Program) -> bool:
@@ -91,7 +131,12 @@ def _is_model(program: Program, step: Step) -> bool:
         return False
     kinds = program.values.kinds(func.value)
     name = func.value.id if isinstance(func.value, ast.Name) else getattr(func.value, "attr", "")
-    return bool(kinds & {"module", "ddp"}) or name in ("model", "net", "network")
+    wrapped = [argument(ddp.node, 0, "module") for ddp in program.ddp_steps]
+    return (
+        bool(kinds & {"module", "ddp"})
+        or name in ("model", "net", "network")
+        or step.node in calls_behind(program, [node for node in wrapped if node is not None])
+    )
 
 
 RULE = Rule(

@@ -46,6 +46,14 @@ def _judge(program: Program, step: Step) -> Iterator[Mistake]:
             ),
         )
         return
+    if _cannot_be_sent(program, step, function):
+        yield Mistake(
+            step.node,
+            "mp.spawn gets a lambda or a function from within another one, which cannot be pickled",
+            "",
+            advice="define the function at the top level of the file, and pass what it needs in args",
+        )
+        return
     yield from _judge_arguments(program, step, function)
     if program.script.kind == "script" and program.script.whole and _is_unguarded(step):
         yield Mistake(
@@ -60,6 +68,15 @@ def _judge(program: Program, step: Step) -> Iterator[Mistake]:
             'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"',
             place=in_front_of(program, step.node),
         )
+
+
+def _cannot_be_sent(program: Program, step: Step, function: Function) -> bool:
+    """Whether fresh processes cannot import the function: a lambda, or one of a function's own."""
+    if argument(step.node, 5, "start_method") is not None or program.mentions("set_start_method"):
+        return False
+    return isinstance(function, ast.Lambda) or isinstance(
+        program.names.scope_of(function).parent and program.names.scope_of(function).parent.node, Function
+    )
 
 
 def _makes_function(program: Program, given: ast.Call) -> bool:

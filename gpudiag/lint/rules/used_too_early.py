@@ -2,9 +2,10 @@
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 
-from gpudiag.lint.corrections import behind, moved
-from gpudiag.lint.program import Mistake, Program, keyword
+from gpudiag.lint.corrections import behind, in_front_of, moved
+from gpudiag.lint.program import Mistake, Program, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import optimizer_calls, owner_of_parameters
@@ -16,6 +17,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.script.whole:  # the fences of a page do not run one after the other
         yield from _find_optimizers(program)
         yield from _find_group(program)
+        yield from _find_again(program)
 
 
 def _find_optimizers(program: Program) -> Iterator[Mistake]:
@@ -79,6 +81,46 @@ def _find_group(program: Program) -> Iterator[Mistake]:
             return
 
 
+def _find_again(program: Program) -> Iterator[Mistake]:
+    """A group that is opened while it is open, and its address where it is set only then."""
+    opened = [s for s in program.opens_group if not s.where.spawned and _is_always(s)]
+    if not opened or program.owner or program.mentions("destroy_process_group", "is_initialized", "init_rpc"):
+        return
+    for first, again in pairwise(opened):
+        if first.where.entry is again.where.entry:
+            line = program.line_at(getattr(first.node, "lineno", 1)).number
+            message = f"the process group is opened again, which is open since line {line}"
+            yield Mistake(
+                again.node, message, "", advice="open it once, or call destroy_process_group() before"
+            )
+            return
+    before = True
+    for step in program.steps:
+        before = before and step.node is not opened[0].node
+        name = next((n for n in ("MASTER_ADDR", "MASTER_PORT") if _sets(program, step.node, n)), None)
+        if name is not None and before:
+            return
+        if name is not None and step.where.entry is opened[0].where.entry and _is_always(step):
+            message = f"{name} is set after the process group was opened, and has no effect there"
+            place = in_front_of(program, opened[0].node, moves=step.node)
+            yield moved(program, step.node, message, place, "set it before init_process_group")
+            return
+
+
+def _sets(program: Program, node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Assign) and any(
+        isinstance(target, ast.Subscript)
+        and program.names.qualify(target.value) == "os.environ"
+        and is_constant(target.slice, name)
+        for target in node.targets
+    )
+
+
+def _is_always(step: Step) -> bool:
+    """Whether a step is made in every run that begins where it does."""
+    return not step.where.handling and all("__name__" in ast.unparse(g.test) for g in step.where.guards)
+
+
 def _same_run(step: Step, opened: Step) -> bool:
     ours, theirs = step.where, opened.where
     plain = [g for g in ours.guards if "__name__" not in ast.unparse(g.test)]
@@ -93,7 +135,7 @@ def _same_run(step: Step, opened: Step) -> bool:
 
 RULE = Rule(
     severity=Severity.FINDING,
-    title="a model is used before it is built, or the process group before it is open",
+    title="a model is used before it is built, or the process group before it is open, or it is opened twice",
     why=(
         "The script ends at this line: with a NameError, or because the default process group has not been "
         "initialised."

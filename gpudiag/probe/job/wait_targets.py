@@ -176,11 +176,7 @@ def _file_lock(pid: int, number: int) -> Awaited:
 
 
 def find_lock_holders(path: str, but_pid: int = 0) -> list[int]:
-    """The processes that hold a lock on a file, by /proc/locks.
-
-    Raises:
-        OSError: it cannot be looked at.
-    """
+    """The processes that hold a lock on a file, by /proc/locks. Raises OSError: it cannot be looked at."""
     found = os.stat(path)
     name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     rows = (line.split() for line in read_text("/proc/locks").splitlines())

@@ -468,9 +468,7 @@ class LocalRanks:
     def end(self) -> tuple[int, ...]:
         """Kill all processes that are left; return the pids of ranks that did not die in time.
 
-        They have two seconds, and three more for each that uses a GPU.
-
-        The ranks' records stay as they are: a death that we cause is not an incident.
+        They have two seconds, and three more for each that uses a GPU. A death that we cause is no incident.
         """
         if self._ended:
             return ()

@@ -350,8 +350,7 @@ class Membership:
     def _find_leader(self, assignment: Assignment, own: EventLog) -> tuple[int, Link] | None:
         """The lowest live rank and a link to its agent; None if that is this one, or the run is given up.
 
-        At the start the lowest rank may not be up yet, and is waited for; once there has been a leader,
-        no further agents come up, and the next one soon notices that it leads now.
+        At the start the lowest rank is waited for; later the next one soon notices that it leads.
         """
         first_contact = assignment.budgets.seconds_for(RENDEZVOUS)
         if self._watch is not None and not self._peers.met:
@@ -428,11 +427,7 @@ class Membership:
         return {} if self._astray is None else self._astray.addresses()
 
     def _follow_twin(self, leader: ReceivedCard, assignment: Assignment) -> RankRun | None:
-        """The verdict of the agent of the same rank at the address where all look.
-
-        Raises:
-            UsageError: it refuses this one, or is gone.
-        """
+        """The verdict of the same rank's agent where all look. Raises UsageError: it refuses, or is gone."""
         if self._astray is None or not self._astray.join(leader):
             raise started_twice(self._discovery.rank)
         while not assignment.interrupts.is_due(LAUNCHER_PATIENCE_SECONDS) and self._astray.is_joined:
@@ -551,11 +546,7 @@ class _Patience:
 
 
 def _obey(verdict: Verdict, link: Link) -> RankRun | None:
-    """The run for the follower's caller; either way this process waits for the leader's to end first.
-
-    Raises:
-        SystemExit: the leader ended with an error.
-    """
+    """The run for the follower's caller, once the leader's process ended. Raises SystemExit: by an error."""
     _lines_to_leader.append(link)
     if verdict.exit_status is not None:
         raise SystemExit(verdict.exit_status)

@@ -95,10 +95,7 @@ class RelayedCard:
 
 @dataclass(frozen=True, slots=True)
 class WayLook:
-    """From a follower: whether it still looks for another server that its rank meets before rank 0's own.
-
-    `card` holds what it found in the end; None where nothing is there.
-    """
+    """From a follower: whether it still looks for another server before rank 0's; `card`: what it found."""
 
     looking: bool
     card: Card | None = None
@@ -352,11 +349,7 @@ def encode_message(message: Message) -> dict[str, Any]:
 
 
 def decode_message(data: Any) -> Message:
-    """The message in a JSON object of another process.
-
-    Raises:
-        ValueError: it is not a message: the sender is not gpudiag.
-    """
+    """The message in a JSON object of another process. Raises ValueError: the sender is not gpudiag."""
     kind = _TYPES.get(str(data.get("kind"))) if isinstance(data, dict) else None
     if kind is None:
         raise ValueError("not a gpudiag message")

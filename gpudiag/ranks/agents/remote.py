@@ -182,8 +182,8 @@ class RemoteRanks:
     ) -> None:
         """Wait on `listeners` for the agents of all ranks but `own_rank`, which know the run's `key`.
 
-        `own` is where this agent is, with the address at which other machines reach this one; `path_watch`
-        looks at the network to them; the `announcer` finds agents that do not find this one.
+        `own` is where this agent is reached; `path_watch` looks at the network, the `announcer` for lost
+        agents.
         """
         self._path_watch = path_watch
         self._own_addresses: set[str] = set()
