@@ -170,6 +170,13 @@ RECORDED = (
         ("rank 1 is past `train()` (early_stop.py:29), where rank 0 still is",),
     ),
     Recorded(
+        "main_evaluates_on_gpu",
+        "hang.unknown",
+        None,
+        ("g_eval_master.py:26 stands under", "a rank makes a collective alone there, or a GPU"),
+        Outcome.ERROR,
+    ),
+    Recorded(
         "skipped_step",
         "hang.other_collective",
         None,
