@@ -9,7 +9,6 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import calls_behind
 from gpudiag.lint.vocabulary import INIT
-from gpudiag.model.lint import Severity
 
 _CHOSEN_BY = (
     "set_device",
@@ -140,7 +139,6 @@ def _is_model(program: Program, step: Step) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the model goes to the current GPU, and no rank has chosen one",
     why=(
         "`.cuda()` and `cuda` without a number mean GPU 0 until torch.cuda.set_device is called: all ranks "

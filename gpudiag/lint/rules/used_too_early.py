@@ -10,7 +10,6 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import optimizer_calls, owner_of_parameters
 from gpudiag.lint.vocabulary import DDP_CLASSES, TORCH_COLLECTIVES
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -134,7 +133,6 @@ def _same_run(step: Step, opened: Step) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a model is used before it is built, or the process group before it is open, or it is opened twice",
     why=(
         "The script ends at this line: with a NameError, or because the default process group has not been "

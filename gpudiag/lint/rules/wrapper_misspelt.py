@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import TORCH_COLLECTIVES
-from gpudiag.model.lint import Severity
 
 _CLASSES = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DistributedSampler")
 _FUNCTIONS = (
@@ -216,7 +215,6 @@ def _mistake(program: Program, node: ast.AST, wrong: str, message: str, right: s
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a class or function of torch.distributed is misspelt",
     why=(
         "Python finds no such name: the script ends with an ImportError, an AttributeError or a NameError, "
