@@ -66,13 +66,30 @@ class RankConditions:
         given = [str(k.arg) for k in node.keywords] if isinstance(node, ast.Call) else []
         if _ONLY_ONE.match(name) and not given and self._values.names.qualify(called) != "hydra.main":
             return Which.ONE
-        if any(_CHOOSES.search(word) for word in (name, *given)):
-            return Which.PERHAPS
         function = self._values.function_of(called)
+        found: Which | None = None
         for inner in ast.walk(function) if function is not None else ():
-            if isinstance(inner, ast.If | ast.IfExp) and self.of_guard(Guard(inner.test, True)) is not None:
-                return Which.PERHAPS
-        return None
+            if isinstance(inner, ast.If | ast.IfExp) and (which := self.of_guard(Guard(inner.test, True))):
+                runs_it = isinstance(inner, ast.If) and not inner.orelse and self._calls_only(function, inner)
+                found = Which.ONE if which is Which.ONE and runs_it else Which.PERHAPS
+        if found is None and any(_CHOOSES.search(word) for word in (name, *given)):
+            return Which.PERHAPS
+        return found
+
+    @staticmethod
+    def _calls_only(decorator: ast.AST | None, condition: ast.If) -> bool:
+        """Whether a decorator calls its function in the body of a condition, and nowhere else."""
+        arguments = getattr(decorator, "args", None)
+        given = arguments.args[0].arg if isinstance(arguments, ast.arguments) and arguments.args else ""
+        in_all, in_body = (
+            sum(
+                isinstance(n, ast.Call) and getattr(n.func, "id", "") == given
+                for part in parts
+                for n in ast.walk(part)
+            )
+            for parts in ([decorator] if decorator is not None else [], condition.body)
+        )
+        return 0 < in_all == in_body
 
     def of_guard(self, guard: Guard) -> Which | None:
         """The ranks that a condition admits."""
@@ -201,7 +218,7 @@ class RankConditions:
         values = self._values.of(node)
         if not any(value.kind.removesuffix("_text") in RANKS for value in values):
             return frozenset(value.kind for value in values)
-        return frozenset(value.kind for value in values if not is_stand_in(value.node))
+        return frozenset(v.kind for v in values if v.kind != "none" and not is_stand_in(v.node))
 
     def _asks_for_a_job(self, test: ast.expr) -> bool:
         """Whether a condition tests whether there are ranks at all."""

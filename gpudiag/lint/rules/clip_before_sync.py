@@ -78,12 +78,17 @@ def _receiver(step: Step) -> ast.expr:
 
 def _judge(program: Program, step: Step) -> Mistake | None:
     text = program.statement_text(step.node)
+    message = "the gradients are clipped while they are still scaled"
+    later = _unscaled_later(program, step)
+    if _is_scaled(program, step) and later is not None:
+        place = behind(program, later.node, moves=step.node)
+        return moved(program, step.node, message, place, "clip them after unscale_")
     if _is_scaled(program, step):
         scaler = _scaler_name(program)
         optimizer = _stepped(program, scaler)
         return Mistake(
             step.node,
-            "the gradients are clipped while they are still scaled",
+            message,
             f"{scaler}.unscale_({optimizer}); {text}",
         )
     reduced = _reduced_later(program, step)
@@ -134,9 +139,21 @@ def _stepped(program: Program, scaler: str) -> str:
     return "optimizer"
 
 
+def _unscaled_later(program: Program, step: Step) -> Step | None:
+    """The one call of unscale_, where it follows the clipping in the same block."""
+    undone = program.methods.get("unscale_", [])
+    if (
+        len(undone) != 1
+        or undone[0].where.loops != step.where.loops
+        or undone[0].where.stack != step.where.stack
+    ):
+        return None
+    return undone[0] if program.steps.index(undone[0]) > program.steps.index(step) else None
+
+
 def _is_scaled(program: Program, step: Step) -> bool:
     """Whether a GradScaler's step follows in the same loop, and nothing ever unscales."""
-    if program.mentions(*_UNSCALES) or program.uses_accelerate:
+    if (program.mentions(*_UNSCALES) and not _unscaled_later(program, step)) or program.uses_accelerate:
         return False
     for other in program.methods.get("step", []):
         call = other.node
@@ -204,7 +221,8 @@ RULE = Rule(
     why=(
         "A limit on the norm has no meaning for gradients that are still multiplied by the GradScaler, not "
         "yet averaged over the ranks, or only this rank's shard: nearly everything is clipped, or each rank "
-        "clips differently."
+        "clips differently. An optimizer that uses such gradients takes steps that are far too large, or "
+        "another one on each rank."
     ),
     find=_find,
 )

@@ -24,9 +24,9 @@ _SHARDED = (
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_accelerate or program.uses_deepspeed or program.mentions(*_SHARDED):
         return
-    if not (program.opens_group and (program.ddp_steps or program.training_loops())) and not _is_horovod(
-        program
-    ):
+    trains = program.ddp_steps or program.training_loops()
+    wraps = any(step.where.entry is None for step in program.ddp_steps)  # another file opened the group
+    if not (program.opens_group and trains) and not wraps and not _is_horovod(program):
         return
     reported = set()
     for step in program.calls("torch.save"):

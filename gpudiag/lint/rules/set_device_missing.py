@@ -69,10 +69,9 @@ def _find_fixed(program: Program) -> Iterator[Mistake]:
             message = f"every rank takes GPU {gpu}: all ranks of a machine share it"
         else:
             continue
-        fix = with_replaced(
-            program, given[0] if ids is None else ids, "LOCAL_RANK" if ids is None else "[LOCAL_RANK]"
-        )
-        yield Mistake(step.node, message, fix.replace("LOCAL_RANK", 'int(os.environ["LOCAL_RANK"])'))
+        chosen, place = 'int(os.environ["LOCAL_RANK"])', ids if ids is not None else given[0]
+        text = chosen if ids is None else f"[{chosen}]"
+        yield Mistake(step.node, message, with_replaced(program, place, text) if place is not None else "")
         return
 
 
@@ -135,16 +134,17 @@ def _is_model(program: Program, step: Step) -> bool:
     return (
         bool(kinds & {"module", "ddp"})
         or name in ("model", "net", "network")
-        or step.node in calls_behind(program, [node for node in wrapped if node is not None])
+        or any(call is step.node for call in calls_behind(program, [node for node in wrapped if node]))
     )
 
 
 RULE = Rule(
     severity=Severity.FINDING,
-    title="the model goes to the current GPU, and no rank has chosen one",
+    title="no rank has chosen its GPU, or all ranks take the same one",
     why=(
         "`.cuda()` and `cuda` without a number mean GPU 0 until torch.cuda.set_device is called: all ranks "
-        "of a machine share it, run out of its memory, or NCCL refuses two ranks on one GPU."
+        "of a machine share it, run out of its memory, or NCCL refuses two ranks on one GPU. So it is where "
+        "the number is written down."
     ),
     find=_find,
 )

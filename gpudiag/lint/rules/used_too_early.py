@@ -135,10 +135,10 @@ def _same_run(step: Step, opened: Step) -> bool:
 
 RULE = Rule(
     severity=Severity.FINDING,
-    title="a model is used before it is built, or the process group before it is open, or it is opened twice",
+    title="a model or the process group is used before it is there, or the group is opened twice",
     why=(
-        "The script ends at this line: with a NameError, or because the default process group has not been "
-        "initialised."
+        "The script ends at this line: with a NameError, because the default process group has not been "
+        "initialised, or because it has been already. An address that is set later is never read."
     ),
     find=_find,
 )

@@ -173,7 +173,9 @@ def _nearest(name: str, known: tuple[str, ...]) -> str | None:
     if len(name) < 5 or _OF_A_VENDOR.search(name):
         return None
     for candidate in difflib.get_close_matches(name, known, n=1, cutoff=0.86):
-        if candidate != name and abs(len(candidate) - len(name)) <= 3:
+        longer = len(name) - len(candidate)
+        is_another = longer > 1 and candidate in name  # MMDistributedDataParallel, of another library
+        if candidate != name and abs(longer) <= 3 and not is_another:
             return candidate
     bare = name.replace("_", "").lower()
     return next((c for c in known if c.replace("_", "").lower() == bare and c != name), None)
