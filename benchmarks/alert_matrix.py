@@ -36,8 +36,8 @@ from benchmarks.alert_rig import (
     machine,
     missing_program,
 )
-from benchmarks.fault_matrix import machine as machine_words
-from benchmarks.outside import write_section
+from benchmarks.matrix import machine as machine_words
+from benchmarks.matrix import show_section
 
 HEADING = "## What was measured"
 SETTLE_SECONDS = 75.0  # without an alert, before the faults
@@ -81,10 +81,7 @@ def main() -> None:
         seen = try_cases(left[start : start + options.at_once], options.scrape)
         with options.results.open("a") as file:
             file.writelines(f"{json.dumps(asdict(one))}\n" for one in seen)
-    text = render(_read(options.results))
-    print(text)
-    if options.page is not None:
-        write_section(options.page, HEADING, text)
+    show_section(render(_read(options.results)), options.page, HEADING)
 
 
 def try_cases(cases: Sequence[Case], scrape_seconds: float, rules: str | None = None) -> list[Seen]:

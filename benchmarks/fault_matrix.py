@@ -12,25 +12,21 @@ was. `--at-most 1` makes one run and stops; `--at-most 0` only prints. `--page` 
 that page too.
 """
 
-import argparse
-import json
 import os
 import platform
 import statistics
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 
 from benchmarks.fault_cell import FAULTS, SPAWN, Cell, Observation, all_cells, observe
 from benchmarks.launchers import LAUNCHERS
-from benchmarks.outside import write_section
+from benchmarks.matrix import PAGE_WIDTH, append_run, machine, matrix_parser, read_lines, show_section, spread
 from gpudiag.ranks.stages import STAGES
 
 HEADING = "## Faults on ranks"
-_PAGE_WIDTH = 118
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,49 +41,34 @@ class Run:
 
 def main() -> None:
     """Run what is missing of the matrix, and print what there is."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, required=True, help="runs so far; new ones are appended")
-    parser.add_argument("--times", type=int, default=20, help="how often each cell is run")
+    parser = matrix_parser(__doc__, times=20)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--launcher", action="append", choices=(SPAWN, *LAUNCHERS))
-    parser.add_argument("--at-most", type=int, help="runs to make before stopping")
-    parser.add_argument("--page", type=Path, help="a page to write the table into")
     options = parser.parse_args()
-    runs = _read(options.results)
+    lines = read_lines(options.results)
+    runs = [
+        Run(Cell(**one["cell"]), one["turn"], one["load"], Observation(**one["observation"])) for one in lines
+    ]
     done = {(run.cell, run.turn) for run in runs}
     cells = list(all_cells(options.launcher or (SPAWN, *LAUNCHERS)))
     missing = [(cell, turn) for turn in range(options.times) for cell in cells if (cell, turn) not in done]
     for cell, turn in missing[: options.at_most]:
         run = Run(cell, turn, os.getloadavg()[0], observe(cell, turn % options.ranks, options.ranks))
         runs.append(run)
-        with options.results.open("a") as results:
-            results.write(json.dumps(asdict(run)) + "\n")
+        append_run(options.results, run)
         if not run.observation.right:
             print(f"{cell.launcher} {cell.fault}@{cell.stage}: {run.observation.answer}", file=sys.stderr)
-    text = render(runs, options.ranks)
-    print(text)
-    if options.page is not None:
-        write_section(options.page, HEADING, text)
-
-
-def _read(path: Path) -> list[Run]:
-    return [_decode(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def _decode(line: str) -> Run:
-    row = json.loads(line)
-    return Run(Cell(**row["cell"]), row["turn"], row["load"], Observation(**row["observation"]))
+    show_section(render(runs, options.ranks), options.page, HEADING)
 
 
 def render(runs: list[Run], ranks: int) -> str:
     """The table of each launcher, and what all runs come to."""
-    loads = [run.load for run in runs] or [0.0]
     lines = [
-        textwrap.fill(paragraph, _PAGE_WIDTH)
+        textwrap.fill(paragraph, PAGE_WIDTH)
         for paragraph in (
             f"`python -m benchmarks.fault_matrix`: {machine()}, Linux "
             f"{'.'.join(platform.release().split('.')[:2])}, Python {platform.python_version()}, torch "
-            f"{version('torch')}; load {min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}. "
+            f"{version('torch')}; load {spread(run.load for run in runs)}. "
             f"Each cell is `gpudiag nccl-test --inject` on {ranks} gloo ranks, the rank by turns; operations take far "
             "less than 0.1 s.",
             "Cell: runs in which kind, rank, stage and exit status were right, of all runs; median and longest "
@@ -105,14 +86,6 @@ def render(runs: list[Run], ranks: int) -> str:
     ports = sum(observation.ports_left for observation in observed)
     lines[-1] += f" Left behind: {processes} processes, {ports} listening ports."
     return "\n".join(lines)
-
-
-def machine() -> str:
-    """How many processors of which kind, and whether the machine is a virtual one."""
-    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
-    facts = {name.strip(): value.strip() for name, _, value in lines}
-    virtual = "a virtual machine with " if "hypervisor" in facts.get("flags", "").split() else ""
-    return f"{virtual}{os.cpu_count()} processors ({facts.get('model name', platform.machine())})"
 
 
 def _select(runs: Iterable[Run], cell: Cell) -> list[Observation]:

@@ -10,14 +10,12 @@ FAIL or ERROR. An outage takes down the loopback interface of a network namespac
 Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was.
 """
 
-import argparse
 import contextlib
 import itertools
 import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import textwrap
@@ -26,16 +24,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 
-from benchmarks.fault_matrix import machine
-from benchmarks.outside import Program, busy_loops, launch, write_section
+from benchmarks.matrix import PAGE_WIDTH, append_run, machine, matrix_parser, read_lines, show_section, spread
+from benchmarks.outside import Program, busy_loops, launch
 from gpudiag.model.operation import OPERATIONS
 
 HEADING = "## Runs without a fault"
-_PAGE_WIDTH = 118
 _LIMIT_SECONDS = 400.0
 _LAUNCHERS = ("spawn", "torchrun")
 _RANKS = range(2, 9)
@@ -91,22 +87,20 @@ def plan(runs: int, disturbed: int, loops: list[int]) -> list[Cell]:
 
 def main() -> None:
     """Run what is missing of the plan, and print what there is."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, required=True, help="runs so far; new ones are appended")
+    parser = matrix_parser(__doc__, at_once=True)
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--disturbed", type=int, default=60)
     parser.add_argument("--loops", type=int, nargs="+", default=[0, 4, 16])
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--only", choices=("healthy", "disturbed"))
-    parser.add_argument("--page", type=Path, help="a page to write the table into")
     options = parser.parse_args()
-    runs = _read(options.results)
+    lines = read_lines(options.results)
+    runs = [Run(Cell(**one["cell"]), one["load"], one["outcome"], one["reported"]) for one in lines]
     left = Counter(plan(options.runs, options.disturbed, options.loops)) - Counter(run.cell for run in runs)
     todo = [
         cell
         for cell in left.elements()
         if options.only in (None, "disturbed" if cell.disturbance else "healthy")
-    ]
+    ][: options.at_most]
     lock = threading.Lock()
 
     def run_one(cell: Cell) -> None:
@@ -117,8 +111,7 @@ def main() -> None:
             return
         with lock:
             runs.append(run)
-            with options.results.open("a") as results:
-                results.write(json.dumps(asdict(run)) + "\n")
+            append_run(options.results, run)
             if run.outcome not in ("pass", "warn"):
                 print(f"{run.outcome}: {cell}: {run.reported}", file=sys.stderr)
 
@@ -128,10 +121,7 @@ def main() -> None:
         with busy_loops(loops), ThreadPoolExecutor(options.jobs) as pool:
             for future in [pool.submit(run_one, cell) for cell in cells]:
                 future.result()
-    text = render(runs)
-    print(text)
-    if options.page is not None:
-        write_section(options.page, HEADING, text)
+    show_section(render(runs), options.page, HEADING)
 
 
 def observe(cell: Cell) -> Run:
@@ -199,21 +189,13 @@ class _SetLoopback:
         subprocess.run(command, check=True)
 
 
-def _read(path: Path) -> list[Run]:
-    lines = path.read_text().splitlines() if path.exists() else []
-    rows = map(json.loads, lines)
-    return [Run(Cell(**one["cell"]), one["load"], one["outcome"], one["reported"]) for one in rows]
-
-
 def render(runs: list[Run]) -> str:
     """A row for each number of loops and each disturbance, and what was reported where a run failed."""
-    loads = [run.load for run in runs] or [0.0]
     head = (
-        f"`python -m benchmarks.no_fault_matrix`: {machine()}, torch {version('torch')}; load {min(loads):.1f} to "
-        f"{max(loads):.1f}, median {statistics.median(loads):.1f}. `gpudiag nccl-test` on 2 to 8 gloo ranks (torchrun: 2 to "
+        f"`python -m benchmarks.no_fault_matrix`: {machine()}, torch {version('torch')}; load {spread(run.load for run in runs)}. `gpudiag nccl-test` on 2 to 8 gloo ranks (torchrun: 2 to "
         "4), all operations; then on 4 ranks that are stopped, or whose network is taken away, for 0.5 to 1.5 s. Nothing is wrong in any of them.",
     )
-    lines = [textwrap.fill(paragraph, _PAGE_WIDTH) for paragraph in head]
+    lines = [textwrap.fill(paragraph, PAGE_WIDTH) for paragraph in head]
     lines += ["", f"| beside or meanwhile | runs | {' | '.join(name.upper() for name in _OUTCOMES)} |"]
     lines += ["| --- " * (len(_OUTCOMES) + 2) + "|"]
     rows = [
@@ -230,7 +212,7 @@ def render(runs: list[Run]) -> str:
     for run in failed:
         cell = run.cell
         what = f"{cell.launcher}, {cell.ranks} ranks, {cell.op}, {cell.disturbance or f'{cell.loops} loops'}: {run.reported}"
-        lines += textwrap.wrap(what, _PAGE_WIDTH, initial_indent="- ", subsequent_indent="  ")
+        lines += textwrap.wrap(what, PAGE_WIDTH, initial_indent="- ", subsequent_indent="  ")
     return "\n".join(lines)
 
 

@@ -56,11 +56,7 @@ class Program:
         return found
 
     def await_ranks(self, count: int, seconds: float = 300.0) -> dict[int, int]:
-        """Its ranks once there are so many.
-
-        Raises:
-            TimeoutError: they do not come.
-        """
+        """Its ranks once there are so many. Raises TimeoutError: they do not come."""
         deadline = time.monotonic() + seconds
         while len(ranks := self.ranks()) < count:
             if time.monotonic() > deadline:
@@ -118,11 +114,3 @@ def busy_loops(count: int) -> Iterator[None]:
             yield
         finally:
             os.killpg(job.pid, signal.SIGKILL)
-
-
-def write_section(page: Path, heading: str, text: str) -> None:
-    """Put a section into a page, in the place of the one with that heading, else at the end."""
-    before, found, rest = page.read_text().partition(f"{heading}\n")
-    _, following, after = rest.partition("\n## ")
-    tail = f"\n{following.lstrip()}{after}" if found and following else "\n"
-    page.write_text(f"{before.rstrip()}\n\n{heading}\n\n{text}\n{tail}".rstrip() + "\n")

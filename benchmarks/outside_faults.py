@@ -11,8 +11,6 @@ Each run is appended to FILE, a line of JSON, as it ends; started again, the mat
 `--at-most 0` only prints. `--page` writes the table into that page too.
 """
 
-import argparse
-import json
 import os
 import statistics
 import sys
@@ -21,16 +19,14 @@ import textwrap
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.fault_matrix import machine
-from benchmarks.outside import write_section
+from benchmarks.matrix import PAGE_WIDTH, append_run, machine, matrix_parser, read_lines, show_section, spread
 from benchmarks.outside_cell import EXPECTED, LAUNCHERS, RANKS, Cell, Seen, observe
 
 HEADING = "## Faults from outside"
-_PAGE_WIDTH = 118
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +41,12 @@ class Run:
 
 def main() -> None:
     """Run what is missing of the matrix, and print what there is."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, required=True, help="runs so far; new ones are appended")
-    parser.add_argument("--times", type=int, default=10, help="how often each cell is run")
+    parser = matrix_parser(__doc__, times=10, at_once=True)
     parser.add_argument("--launcher", action="append", choices=LAUNCHERS)
     parser.add_argument("--fault", action="append", choices=list(EXPECTED))
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--at-most", type=int, help="runs to make before stopping")
-    parser.add_argument("--page", type=Path, help="a page to write the table into")
     options = parser.parse_args()
-    runs = _read(options.results)
+    lines = read_lines(options.results)
+    runs = [Run(Cell(**one["cell"]), one["turn"], one["load"], Seen(**one["seen"])) for one in lines]
     done = {(run.cell, run.turn) for run in runs}
     cells = [
         Cell(launcher, fault)
@@ -74,8 +66,7 @@ def main() -> None:
                 return
         with lock:
             runs.append(run)
-            with options.results.open("a") as results:
-                results.write(json.dumps(asdict(run)) + "\n")
+            append_run(options.results, run)
             if not run.seen.right or run.seen.left:
                 print(
                     f"{cell.launcher} {cell.fault}: {run.seen.answer}, {run.seen.left} left", file=sys.stderr
@@ -84,31 +75,20 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as pool:
         for future in [pool.submit(run_one, *one) for one in missing[: options.at_most]]:
             future.result()
-    text = render(runs)
-    print(text)
-    if options.page is not None:
-        write_section(options.page, HEADING, text)
-
-
-def _read(path: Path) -> list[Run]:
-    lines = path.read_text().splitlines() if path.exists() else []
-    rows = map(json.loads, lines)
-    return [Run(Cell(**one["cell"]), one["turn"], one["load"], Seen(**one["seen"])) for one in rows]
+    show_section(render(runs), options.page, HEADING)
 
 
 def render(runs: list[Run]) -> str:
     """The table, what all runs come to, and what was reported where it was wrong."""
-    loads = [run.load for run in runs] or [0.0]
     head = (
-        f"`python -m benchmarks.outside_faults`: {machine()}, torch {version('torch')}; load {min(loads):.1f} to "
-        f"{max(loads):.1f}, median {statistics.median(loads):.1f}. {RANKS} gloo ranks of `gpudiag nccl-test`, and of "
+        f"`python -m benchmarks.outside_faults`: {machine()}, torch {version('torch')}; load {spread(run.load for run in runs)}. {RANKS} gloo ranks of `gpudiag nccl-test`, and of "
         "`gpudiag train --script --hang-after 1` from `early exit` on; the rank by turns, the moment at random. "
         "Nothing is injected: signals, control groups (v1), mounts and scripts do it. A rank that spins counts as "
         "working, and is given up after 30 times `--hang-after`.",
         "Cell: runs whose first finding had the right rank and the right kind, of all runs; median and longest "
         "seconds from the fault, for scripts from the start, to the end of the run.",
     )
-    lines = [textwrap.fill(paragraph, _PAGE_WIDTH) for paragraph in head]
+    lines = [textwrap.fill(paragraph, PAGE_WIDTH) for paragraph in head]
     lines += ["", f"| fault | {' | '.join(LAUNCHERS)} |", "| --- " * (len(LAUNCHERS) + 1) + "|"]
     for fault in EXPECTED:
         cells = [[run.seen for run in runs if run.cell == Cell(launcher, fault)] for launcher in LAUNCHERS]
@@ -128,7 +108,7 @@ def _shorten(run: Run) -> str:
 
 
 def _as_item(words: str) -> list[str]:
-    return textwrap.wrap(words, _PAGE_WIDTH, initial_indent="- ", subsequent_indent="  ")
+    return textwrap.wrap(words, PAGE_WIDTH, initial_indent="- ", subsequent_indent="  ")
 
 
 def _render_cell(seen: list[Seen]) -> str:

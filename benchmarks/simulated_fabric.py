@@ -36,7 +36,9 @@ class Shape:
     pods: bool = False
     unlabelled: float = 0.0  # share of the nodes
     swapped: int = 0  # nodes that have the label of another one
-    noise: tuple[float, ...] = ()  # shares of the usual speed, as recorded; else 2 % around it
+    noise: tuple[float, ...] = ()  # shares of the usual speed, as recorded; else around it by `sigma`
+    full: bool = False  # all slots of each leaf are the job's
+    sigma: float = 0.02  # of the noise
     tail: float = 0.0  # share of the exchanges that are 5 to 20 % slower by chance
 
 
@@ -68,7 +70,7 @@ class SimulatedFabric:
         self.slot_of: list[int] = []
         leaf = 0
         while len(self.leaf_of) < self.nodes:
-            taken = self.chance.randint(max(2, slots * 2 // 5), slots)
+            taken = slots if self.shape.full else self.chance.randint(max(2, slots * 2 // 5), slots)
             for slot in self.chance.sample(range(slots), min(taken, self.nodes - len(self.leaf_of))):
                 self.leaf_of.append(f"leaf {leaf}")
                 self.slot_of.append(slot)
@@ -131,7 +133,11 @@ class SimulatedFabric:
                             share = min(share, left)
             share = min(share, self._link_share(pair))
             quiet = current.phase is not ExchangePhase.LOAD
-            noise = self.chance.choice(self.shape.noise) if self.shape.noise else self.chance.gauss(1.0, 0.02)
+            noise = (
+                self.chance.choice(self.shape.noise)
+                if self.shape.noise
+                else self.chance.gauss(1.0, self.shape.sigma)
+            )
             if self.chance.random() < self.shape.tail:
                 noise *= self.chance.uniform(0.8, 0.95)
             yield Exchange(

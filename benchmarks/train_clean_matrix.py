@@ -12,21 +12,15 @@ takes each strategy on each number of ranks once, with workloads, dtypes and opt
 interpreter that has DeepSpeed, Horovod and Accelerate; a strategy that is not installed is counted apart.
 """
 
-import argparse
 import itertools
-import json
 import os
-import platform
 import random
-import statistics
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
+
+from benchmarks.matrix import append_run, matrix_parser, read_lines, show, spread, train, versions
 
 LIMIT_SECONDS = 600.0
 STEPS = 6
@@ -71,31 +65,23 @@ class Run:
 
 def main() -> None:
     """Make the runs that are missing, and print what there is."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, required=True, help="runs so far; new ones are appended")
-    parser.add_argument("--times", type=int, default=3, help="seeds of each cell")
+    parser = matrix_parser(__doc__, times=3)
     parser.add_argument("--quick", action="store_true", help="one run for each strategy and number of ranks")
     parser.add_argument("--strategy", action="append", choices=STRATEGIES)
     parser.add_argument("--ranks", action="append", type=int)
     parser.add_argument("--python", help="the interpreter of the ranks")
-    parser.add_argument("--at-most", type=int, help="runs to make before stopping")
-    parser.add_argument("--page", type=Path, help="a page to write the table into")
     options = parser.parse_args()
     strategies, ranks = options.strategy or STRATEGIES, options.ranks or RANKS
-    runs = _read(options.results)
+    runs = [Run(**{**line, "cell": Cell(**line["cell"])}) for line in read_lines(options.results)]
     done = {run.cell for run in runs}
     cells = quick_cells(strategies, ranks) if options.quick else all_cells(strategies, ranks, options.times)
     left = [one for one in cells if one not in done][: options.at_most]
     for _, together in itertools.groupby(left, lambda cell: replace(cell, strategy="")):
         made = _run(tuple(together), options.python)
         runs += made
-        with options.results.open("a") as results:
-            results.writelines(json.dumps(asdict(run)) + "\n" for run in made)
-    text = "\n".join(_describe(runs)) + "\n"
-    print(text)
-    if options.page is not None:
-        before, _, rest = options.page.read_text().partition(BEGIN)
-        options.page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{rest.partition(END)[2]}")
+        for run in made:
+            append_run(options.results, run)
+    show("\n".join(_describe(runs)), options.page, BEGIN, END)
 
 
 def all_cells(strategies: Sequence[str], ranks: Sequence[int], times: int) -> Iterator[Cell]:
@@ -115,23 +101,24 @@ def quick_cells(strategies: Sequence[str], ranks: Sequence[int]) -> Iterator[Cel
         yield Cell(size, strategy, workload, dtype, optimizer, number + 1)
 
 
-def _read(path: Path) -> list[Run]:
-    if not path.exists():
-        return []
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [Run(**{**line, "cell": Cell(**line["cell"]), "codes": tuple(line["codes"])}) for line in lines]
-
-
 def _run(cells: Sequence[Cell], python: str | None) -> list[Run]:
     """The strategies of cells that are alike otherwise, by one command."""
     load, cell = round(os.getloadavg()[0], 1), cells[0]
     flags = [
-        *("--nproc", str(cell.ranks), "--strategy", ",".join(one.strategy for one in cells)),
+        *(
+            "--steps",
+            str(STEPS),
+            "--nproc",
+            str(cell.ranks),
+            "--strategy",
+            ",".join(one.strategy for one in cells),
+        ),
         *("--workload", cell.workload),
         *("--dtype", cell.dtype, "--optimizer", cell.optimizer, "--seed", str(cell.seed)),
         *(("--python", python) if python else ()),
     ]
-    results = {result["strategy"]: result for result in _train(len(cells), *flags)["strategies"]}
+    report = train(*flags, limit_seconds=LIMIT_SECONDS * len(cells))
+    results = {result["strategy"]: result for result in report["strategies"]}
     return [_read_result(one, results[one.strategy], load) for one in cells]
 
 
@@ -153,27 +140,12 @@ def _read_result(cell: Cell, result: Any, load: float) -> Run:
     )
 
 
-def _train(strategies: int, *flags: str) -> Any:
-    """The report of one command."""
-    command = [sys.executable, "-m", "gpudiag", "train", "--backend", "gloo", "--steps", str(STEPS), "--json"]
-    done = subprocess.run(
-        [*command, *flags], capture_output=True, text=True, timeout=LIMIT_SECONDS * strategies, check=False
-    )
-    try:
-        return json.loads(done.stdout)
-    except ValueError:
-        sys.exit(f"gpudiag train {' '.join(flags)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-
-
 def _describe(runs: Sequence[Run]) -> Iterator[str]:
     ran = [run for run in runs if run.outcome != SKIPPED]
     if not ran:
         return
-    loads = [run.load for run in ran]
-    release = ".".join(platform.release().split(".")[:2])
-    yield f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {release},"
-    yield f"Python {platform.python_version()}, torch {version('torch')}; {len(ran)} runs, one-minute load before a run"
-    yield f"{min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}."
+    yield f"{versions()}; {len(ran)} runs, one-minute load before a run"
+    yield f"{spread(run.load for run in ran)}."
     yield ""
     yield "Runs without a FAIL or ERROR:"
     yield ""

@@ -12,19 +12,14 @@ was. `--at-most 1` makes one run and stops; `--at-most 0` only prints. `--page` 
 that page too, in the place of the one that is there.
 """
 
-import argparse
 import itertools
-import json
 import os
-import platform
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
+
+from benchmarks.matrix import append_run, matrix_parser, read_lines, show, spread, train, versions
 
 LIMIT_SECONDS = 170.0
 STEPS = 6
@@ -67,31 +62,21 @@ class Run:
 
 def main() -> None:
     """Make the runs that are missing, and print what there is."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, required=True, help="runs so far; new ones are appended")
-    parser.add_argument("--times", type=int, default=20, help="how often each fault is injected")
+    parser = matrix_parser(__doc__, times=20)
     parser.add_argument("--clean", type=int, default=50, help="how often each strategy runs without a fault")
     parser.add_argument("--strategy", action="append")
     parser.add_argument("--ranks", type=int, action="append", help="of a run; more than once for several")
-    parser.add_argument("--at-most", type=int, help="runs to make before stopping")
-    parser.add_argument("--page", type=Path, help="a page to write the table into")
     options = parser.parse_args()
     strategies = options.strategy or ["ddp", "fsdp2"]
     sizes = options.ranks or RANKS
-    runs = [run for run in _read(options.results) if run.ranks in sizes]
+    runs = [Run(**line) for line in read_lines(options.results) if line["ranks"] in sizes]
     done = {(run.strategy, run.ranks, run.fault, run.turn) for run in runs}
     planned = _plan(strategies, sizes, options.times, options.clean)
     for strategy, ranks, fault, turn in [one for one in planned if one not in done][: options.at_most]:
         run = _run(strategy, fault, turn, ranks)
         runs.append(run)
-        with options.results.open("a") as results:
-            results.write(json.dumps(asdict(run)) + "\n")
-    text = "\n".join(_describe(runs)) + "\n"
-    print(text)
-    if options.page is not None:
-        before, _, rest = options.page.read_text().partition(BEGIN)
-        after = rest.partition(END)[2]
-        options.page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
+        append_run(options.results, run)
+    show("\n".join(_describe(runs)), options.page, BEGIN, END)
 
 
 def _plan(
@@ -106,17 +91,11 @@ def _plan(
                 yield strategy, ranks, CLEAN, turn
 
 
-def _read(path: Path) -> list[Run]:
-    if not path.exists():
-        return []
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [Run(**{**line, "codes": tuple(line["codes"])}) for line in lines]
-
-
 def _run(strategy: str, fault: str, turn: int, ranks: int) -> Run:
     load = os.getloadavg()[0]
     inject = () if fault == CLEAN else ("--inject", fault)
-    report = _train("--nproc", str(ranks), "--strategy", strategy, "--seed", str(turn + 1), *inject)
+    flags = ("--steps", str(STEPS), "--nproc", str(ranks), "--strategy", strategy, "--seed", str(turn + 1))
+    report = train(*flags, *inject, limit_seconds=LIMIT_SECONDS)
     (result,) = report["strategies"]
     injected = result["injected"]
     fired = injected[0]["at_seconds"] if injected and injected[0]["fired"] else None
@@ -133,18 +112,6 @@ def _run(strategy: str, fault: str, turn: int, ranks: int) -> Run:
     )
 
 
-def _train(*flags: str) -> Any:
-    """The report of one run."""
-    command = [sys.executable, "-m", "gpudiag", "train", "--backend", "gloo", "--steps", str(STEPS), "--json"]
-    done = subprocess.run(
-        [*command, *flags], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-    )
-    try:
-        return json.loads(done.stdout)
-    except ValueError:
-        sys.exit(f"gpudiag train {' '.join(flags)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-
-
 def _is_right(report: Any, fault: str, ranks: int) -> bool:
     """Whether the first finding is of that fault and names its rank; of none, that nothing failed."""
     if fault == CLEAN:
@@ -157,12 +124,9 @@ def _is_right(report: Any, fault: str, ranks: int) -> bool:
 
 
 def _describe(runs: Sequence[Run]) -> Iterator[str]:
-    loads = [run.load for run in runs]
     columns = sorted({(run.strategy, run.ranks) for run in runs})
-    release = ".".join(platform.release().split(".")[:2])
-    yield f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {release},"
-    yield f"Python {platform.python_version()}, torch {version('torch')}; {len(runs)} runs, one-minute load before a run"
-    yield f"{min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}."
+    yield f"{versions()}; {len(runs)} runs, one-minute load before a run"
+    yield f"{spread(run.load for run in runs)}."
     yield ""
     yield "Found and named, and the seconds from the fault to the verdict (median, longest):"
     yield ""

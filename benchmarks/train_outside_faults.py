@@ -11,18 +11,13 @@ Each run is appended to FILE, a line of JSON, as it ends; started again, the mat
 an interpreter with DeepSpeed: without it the faults of DeepSpeed are left out. `--page` writes the table into that page.
 """
 
-import argparse
-import json
 import os
-import platform
-import statistics
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.matrix import append_run, matrix_parser, read_lines, show, spread, train, versions
 
 LIMIT_SECONDS = 300.0
 STEPS = 6
@@ -184,16 +179,12 @@ class Run:
 
 def main() -> None:
     """Make the runs that are missing, and print what there is."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, required=True, help="runs so far; new ones are appended")
+    parser = matrix_parser(__doc__, times=1)
     parser.add_argument("--ranks", action="append", type=int)
     parser.add_argument("--fault", action="append", choices=tuple(FAULTS))
-    parser.add_argument("--times", type=int, default=1, help="seeds of each fault and number of ranks")
     parser.add_argument("--python", help="an interpreter with DeepSpeed")
-    parser.add_argument("--at-most", type=int, help="runs to make before stopping")
-    parser.add_argument("--page", type=Path, help="a page to write the table into")
     options = parser.parse_args()
-    runs = _read(options.results)
+    runs = [Run(**line) for line in read_lines(options.results)]
     done = {(run.fault, run.ranks, run.turn) for run in runs}
     planned = [
         (name, ranks, turn)
@@ -205,20 +196,8 @@ def main() -> None:
     for name, ranks, turn in [one for one in planned if one not in done][: options.at_most]:
         run = _run(name, ranks, turn, options.python)
         runs.append(run)
-        with options.results.open("a") as results:
-            results.write(json.dumps(asdict(run)) + "\n")
-    text = "\n".join(_describe(runs)) + "\n"
-    print(text)
-    if options.page is not None:
-        before, _, rest = options.page.read_text().partition(BEGIN)
-        options.page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{rest.partition(END)[2]}")
-
-
-def _read(path: Path) -> list[Run]:
-    if not path.exists():
-        return []
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [Run(**{**line, "codes": tuple(line["codes"])}) for line in lines]
+        append_run(options.results, run)
+    show("\n".join(_describe(runs)), options.page, BEGIN, END)
 
 
 def _run(name: str, ranks: int, turn: int, python: str | None) -> Run:
@@ -242,24 +221,9 @@ def _run(name: str, ranks: int, turn: int, python: str | None) -> Run:
 
 def train_with(fault: str, *flags: str) -> Any:
     """The report of `gpudiag train` with that fault planted in its ranks."""
-    command = [sys.executable, "-m", "gpudiag", "train", "--backend", "gloo", "--steps", str(STEPS), "--json"]
     folders = (str(PLANTED), os.environ.get("PYTHONPATH", ""))
-    done = subprocess.run(
-        [*command, *flags],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder),
-            "GPUDIAG_PLANTED": fault,
-        },
-    )
-    try:
-        return json.loads(done.stdout)
-    except ValueError:
-        sys.exit(f"gpudiag train {' '.join(flags)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    variables = {"PYTHONPATH": os.pathsep.join(filter(None, folders)), "GPUDIAG_PLANTED": fault}
+    return train("--steps", str(STEPS), *flags, limit_seconds=LIMIT_SECONDS, variables=variables)
 
 
 def names_cause(finding: Any, cause: Cause) -> bool:
@@ -281,11 +245,8 @@ def cause_of(name: str, ranks: int) -> Cause:
 def _describe(runs: Sequence[Run]) -> Iterator[str]:
     if not runs:
         return
-    loads = [run.load for run in runs]
-    release = ".".join(platform.release().split(".")[:2])
-    yield f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {release},"
-    yield f"Python {platform.python_version()}, torch {version('torch')}; {len(runs)} runs of {len({run.fault for run in runs})} faults,"
-    yield f"one-minute load before a run {min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}."
+    yield f"{versions()}; {len(runs)} runs of {len({run.fault for run in runs})} faults,"
+    yield f"one-minute load before a run {spread(run.load for run in runs)}."
     right = sum(run.right for run in runs)
     found = sum(run.outcome not in ("pass", "skip") for run in runs)
     yield f"The right cause in {right} of {len(runs)}, found without it in {found - right}, not found in {len(runs) - found}."

@@ -11,15 +11,13 @@ of the loss. The limits in gpudiag/training/precision.py are five times the figu
 
 import argparse
 import itertools
-import os
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
+from benchmarks.matrix import show, versions
 from gpudiag.model.training import MAX_STEPS
 from gpudiag.training.job import TrainingJob
 from gpudiag.training.precision import make_deterministic
@@ -54,17 +52,11 @@ def main() -> None:
     options = parser.parse_args()
     make_deterministic(torch.device("cpu"))
     sizes = options.batch_size or BATCH_SIZES
-    text = "\n".join(_describe(options.steps, options.seeds, sizes)) + "\n"
-    print(text)
-    if options.page is not None:
-        before, _, rest = options.page.read_text().partition(BEGIN)
-        options.page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{rest.partition(END)[2]}")
+    show("\n".join(_describe(options.steps, options.seeds, sizes)), options.page, BEGIN, END)
 
 
 def _describe(steps: int, seeds: int, sizes: Sequence[int]) -> Iterator[str]:
-    release = ".".join(platform.release().split(".")[:2])
-    yield f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {release},"
-    yield f"Python {platform.python_version()}, torch {version('torch')}; {steps} steps, {seeds} seeds,"
+    yield f"{versions()}; {steps} steps, {seeds} seeds,"
     yield f"{', '.join(map(str, sizes))} samples per rank, {', '.join(map(str, RANKS))} ranks:"
     yield ""
     heads = [f"{dtype}, {optimizer}" for dtype in DTYPES for optimizer in OPTIMIZERS]

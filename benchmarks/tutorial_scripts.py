@@ -11,16 +11,16 @@ torchrun is ended after a minute: what hangs under it prints nothing by then.
 import argparse
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from benchmarks.matrix import show, versions
 
 RANKS = "2"
 HANG_SECONDS = "8"
@@ -103,17 +103,11 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="a page to write the table into")
     options = parser.parse_args()
     tries = [one for one in TRIES if options.only is None or one.name in options.only]
-    text = "\n".join(_describe(tries)) + "\n"
-    print(text)
-    if options.page is not None:
-        before, _, rest = options.page.read_text().partition(BEGIN)
-        options.page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{rest.partition(END)[2]}")
+    show("\n".join(_describe(tries)), options.page, BEGIN, END)
 
 
 def _describe(tries: Sequence[Try]) -> Iterator[str]:
-    release = ".".join(platform.release().split(".")[:2])
-    yield f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {release}, Python {platform.python_version()},"
-    yield f"torch {version('torch')}, {RANKS} gloo ranks, one-minute load before the first run {os.getloadavg()[0]:.1f}."
+    yield f"{versions()}, {RANKS} gloo ranks, one-minute load before the first run {os.getloadavg()[0]:.1f}."
     yield ""
     yield "| script | mistake | gpudiag train --script | torchrun |"
     yield "| --- | --- | --- | --- |"

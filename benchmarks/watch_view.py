@@ -60,11 +60,7 @@ def argv_of(name: str, interval: float) -> list[str]:
 
 
 def measure(name: str, environment: Mapping[str, str], seconds: float, interval: float) -> Sample:
-    """One run, ended by its key `q`.
-
-    Raises:
-        RuntimeError: it draws nothing.
-    """
+    """One run, ended by its key `q`. Raises RuntimeError: it draws nothing."""
     pid, terminal = pty.fork()
     if pid == 0:
         argv = argv_of(name, interval)

@@ -74,14 +74,14 @@ def format_seconds(seconds: float) -> str:
     return f"{_short(seconds * 1e6)} us"
 
 
-def significant(value: float, figures: int = 3) -> str:
-    """`value` with `figures` significant figures and no exponent: `0.00420`, `1.23`, `482`."""
+def significant(value: float) -> str:
+    """`value` with three significant figures and no exponent: `0.00420`, `1.23`, `482`."""
     if value == 0:
         return "0"
     if value - value != 0:  # not finite: it has no digits
         return str(value)
-    exponent = int(f"{value:.{figures - 1}e}".partition("e")[2])  # of the rounded value: 0.00999.. is 0.0100
-    return f"{value:.{max(0, figures - 1 - exponent)}f}"
+    exponent = int(f"{value:.2e}".partition("e")[2])  # of the rounded value: 0.00999.. is 0.0100
+    return f"{value:.{max(0, 2 - exponent)}f}"
 
 
 def _short(value: float) -> str:

@@ -85,11 +85,7 @@ class WarmProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The same, once it has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: it has not in that many seconds.
-        """
+        """The same, once it has ended. Raises subprocess.TimeoutExpired: it has not in that many seconds."""
         if self.returncode is None:
             self.returncode = self._reply(timeout)
             self._replies.close()

@@ -86,11 +86,7 @@ def install_by_pipx(python: str, built: Built, folder: Path) -> list[str]:
 
 
 def pip_or(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command, if its module is there.
-
-    Raises:
-        LookupError: it is not.
-    """
+    """The command, if its module is there. Raises LookupError: it is not."""
     from importlib.util import find_spec
 
     if find_spec(command[2]) is None:

@@ -48,6 +48,7 @@ TESTS = (
     "tests/contract/test_python_api.py",
     "tests/cli/test_deploy.py",
     "tests/api/test_access.py",
+    "tests/api/test_log.py",
     "tests/api/test_stream.py",
 )
 

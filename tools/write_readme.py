@@ -54,11 +54,7 @@ PARTS: dict[str, Callable[[Path], str]] = {"sick": sick_lines, "confirmed": conf
 
 
 def part_of(readme: str, name: str) -> str:
-    """The part of that name, between its comments.
-
-    Raises:
-        ValueError: the comments are not there.
-    """
+    """The part of that name, between its comments. Raises ValueError: the comments are not there."""
     found = _place(name).search(readme)
     if found is None:
         raise ValueError(f"README.md has no part between <!-- {name} --> and <!-- /{name} -->")

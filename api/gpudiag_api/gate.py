@@ -243,11 +243,7 @@ def client_of(scope: Scope) -> str:
 
 
 def _single_headers(scope: Scope) -> dict[bytes, bytes]:
-    """The headers by name.
-
-    Raises:
-        Problem: Host, Authorization, Content-Length or Origin comes twice.
-    """
+    """The headers by name. Raises Problem: Host, Authorization, Content-Length or Origin comes twice."""
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in headers and name in (b"host", b"authorization", b"content-length", b"origin"):

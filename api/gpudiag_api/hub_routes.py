@@ -51,11 +51,7 @@ class HubService(Access):
         self.watch.note_look()
 
     def need_document(self) -> HubDocument:
-        """The newest document.
-
-        Raises:
-            Problem: there is none yet.
-        """
+        """The newest document. Raises Problem: there is none yet."""
         if self.watch.document is None:
             raise Problem(
                 503, "service.starting", "no machine has been asked yet", "ask again in a second",

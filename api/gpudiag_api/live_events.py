@@ -1,17 +1,15 @@
 """Live events for all listeners: encoded once, kept for a while, delivered to each at its own pace."""
 
 import asyncio
-import contextlib
 import json
 import secrets
 from collections import deque
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-
-from gpudiag.time_limit import within
 
 LIVE = "live"
 MACHINES = "machines"  # of a hub
@@ -73,13 +71,11 @@ class Listener:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    async def take(self, seconds: float) -> bytes:
-        """The queued frames; empty if none came within `seconds`, or `wake` was called without any."""
+    async def take(self) -> bytes:
+        """The queued frames; empty if `wake` was called without any."""
         if not self._waiting:
             self._wake = asyncio.get_running_loop().create_future()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await within(seconds, self._wake)
-            self._wake = None
+            await self._wake
         frames = b"".join(event.frame for event in self._waiting)
         self._waiting.clear()
         return frames
@@ -94,12 +90,15 @@ class LiveEvents:
         self.listeners: set[Listener] = set()
         self.newest_live: Event | None = None
         self.closed = False
+        self._published_at = monotonic()
+        self._beat: asyncio.TimerHandle | None = None
         self._number = 0
         self._kept: deque[Event] = deque(maxlen=KEPT_EVENTS)
 
     def publish(self, name: str, data: str) -> Event:
         """A new event, given to all listeners."""
         self._number += 1
+        self._published_at = monotonic()
         frame = f"id: {self.instance}-{self._number}\nevent: {name}\ndata: {data}\n\n".encode()
         event = Event(self._number, name, frame)
         self._kept.append(event)
@@ -124,6 +123,23 @@ class LiveEvents:
     def close(self) -> None:
         """Wake all listeners, so that their streams end."""
         self.closed = True
+        self._wake_all()
+
+    def beat(self) -> None:
+        """Wake all listeners whenever nothing was published for 15 s, as long as there are any; call it for each."""
+        if self._beat is None:
+            self._beat_again()
+
+    def _beat_again(self) -> None:
+        silent_seconds = monotonic() - self._published_at
+        if silent_seconds >= HEARTBEAT_SECONDS:
+            self._wake_all()
+            self._published_at, silent_seconds = monotonic(), 0.0
+        left_seconds = HEARTBEAT_SECONDS - silent_seconds
+        loop = asyncio.get_running_loop()
+        self._beat = loop.call_later(left_seconds, self._beat_again) if self.listeners else None
+
+    def _wake_all(self) -> None:
         for listener in self.listeners:
             listener.wake()
 
@@ -175,13 +191,14 @@ class _Stream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         events = self._events
         listener = events.listen(self._last_id)
+        events.beat()
         left = asyncio.create_task(_wait_for_leaving(receive))
         left.add_done_callback(lambda _: listener.wake())
         try:
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
             await send({"type": "http.response.body", "body": _RETRY, "more_body": True})
             while not left.done() and not events.closed:
-                frames = await listener.take(HEARTBEAT_SECONDS) or _HEARTBEAT
+                frames = await listener.take() or _HEARTBEAT
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:

@@ -30,10 +30,6 @@ class LogWriter(logging.Handler):
         self._dropped = 0
         Thread(target=self._write, daemon=True, name="log").start()
 
-    def createLock(self) -> None:
-        """Need no lock: the queue has its own."""
-        self.lock = None
-
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record; drop it where too many wait."""
         if self._records.qsize() < _WAITING_RECORDS:

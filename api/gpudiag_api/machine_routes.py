@@ -175,11 +175,7 @@ def machine_routes(service: Service) -> APIRouter:
 
 
 def _snapshot(service: Service) -> Snapshot:
-    """The newest snapshot.
-
-    Raises:
-        Problem: there is none yet.
-    """
+    """The newest snapshot. Raises Problem: there is none yet."""
     service.watch.note_look()
     service.need_live()
     assert service.watch.snapshot is not None  # noqa: S101 - a tick is made of one
@@ -228,11 +224,7 @@ def _uuids(service: Service, text: str | None) -> tuple[str, ...] | None:
 
 
 def _moment(name: str, text: str | None) -> float | None:
-    """Unix seconds for a number or an ISO time.
-
-    Raises:
-        UsageError: it is neither, or out of range.
-    """
+    """Unix seconds for a number or an ISO time. Raises UsageError: it is neither, or out of range."""
     if text is None:
         return None
     try:

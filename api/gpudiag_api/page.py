@@ -49,11 +49,7 @@ class Page:
         self._files = _read_files(place)
 
     async def answer(self, request: Request) -> Response:
-        """The page, or one of its files.
-
-        Raises:
-            Problem: there is no such file.
-        """
+        """The page, or one of its files. Raises Problem: there is no such file."""
         name = request.scope["path"].strip("/") or self._index
         if name == self._index:
             await self._service.wait_for_live(_FIRST_SECONDS)

@@ -164,11 +164,7 @@ def run_routes(service: Service) -> APIRouter:
 
 
 async def _report_of(service: Service, identity: str) -> bytes:
-    """The run's document.
-
-    Raises:
-        Problem: it has none.
-    """
+    """The run's document. Raises Problem: it has none."""
     body = await service.runs.report(identity)
     if body is None:
         raise Problem(404, "run.no_report", f"run {identity} has no report", "see its log")

@@ -220,9 +220,10 @@ def _make_room() -> int:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which stops on a signal and then returns normally.
+    """uvicorn's server, which stops on a signal and then returns normally; further signals change nothing.
 
-    uvicorn itself raises the signal again once it has stopped, which would turn a clean stop into a kill.
+    uvicorn itself raises the signal again once it has stopped, which would turn a clean stop into a kill. At a
+    second Ctrl-C it leaves the application's end out, and runs and readings with it; ours takes seconds.
     """
 
     stopped_early_by: int | None = None
@@ -244,7 +245,7 @@ class _Server(uvicorn.Server):
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_IGN if self.should_exit else handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.started and self.stopped_early_by is None:
@@ -252,7 +253,7 @@ class _Server(uvicorn.Server):
         # The streams first: they are what uvicorn would wait for.
         if isinstance(self.config.app, Gate):
             self.config.app.service.events.close()
-        super().handle_exit(sig, frame)
+        self.should_exit = True
         if self._stopping is not None:
             self._stopping.get_loop().call_soon_threadsafe(self._stop_waiting)
 

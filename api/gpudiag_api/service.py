@@ -87,11 +87,7 @@ class Service(Access):
         self.watch.note_look()
 
     def need_live(self) -> Live:
-        """The newest tick.
-
-        Raises:
-            Problem: there is none yet.
-        """
+        """The newest tick. Raises Problem: there is none yet."""
         if self.watch.live is None or self.live is None:
             raise Problem(
                 503,

@@ -238,11 +238,7 @@ def session_of(service: Access, request: Request) -> Session:
 
 
 async def _token(request: Request) -> str:
-    """The token in the header or the body.
-
-    Raises:
-        Problem: there is none.
-    """
+    """The token in the header or the body. Raises Problem: there is none."""
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer" and token:
         return token.strip()

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.network_cases.case import Arrange, Case, Start
+from benchmarks.network_cases.case import Arrange, Case, Start, blamed
 from tests.ranks.machines import Machine, add_address, add_interface
 
 UNSET = {"GLOO_SOCKET_IFNAME": None}
@@ -93,100 +93,100 @@ _ALL_UNSET = {rank: Start(variables=UNSET) for rank in range(4)}
 _ALL_SECOND = {rank: Start(variables={"GLOO_SOCKET_IFNAME": "eth1"}) for rank in range(4)}
 
 CASES = (
-    Case(
+    blamed(
         "address: an interface that does not exist",
-        starts=_named(2, "ib9"),
-        words=("GLOO_SOCKET_IFNAME=ib9", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
-        hosts=("machine3",),
+        _named(2, "ib9"),
+        ("GLOO_SOCKET_IFNAME=ib9", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
+        3,
     ),
-    Case(
+    blamed(
         "address: an interface that does not exist, rank 0",
-        starts=_named(0, "ens5f0"),
-        words=("GLOO_SOCKET_IFNAME=ens5f0", "right is eth0, 198.18.77.1", AS_ON_THE_OTHERS),
-        hosts=("machine1",),
+        _named(0, "ens5f0"),
+        ("GLOO_SOCKET_IFNAME=ens5f0", "right is eth0, 198.18.77.1", AS_ON_THE_OTHERS),
+        1,
     ),
-    Case(
+    blamed(
         "address: gloo on lo",
-        starts=_named(1, "lo"),
-        words=("GLOO_SOCKET_IFNAME=lo", "127.0.0.1", "right is eth0, 198.18.77.2", AS_ON_THE_OTHERS),
-        hosts=("machine2",),
+        _named(1, "lo"),
+        ("GLOO_SOCKET_IFNAME=lo", "127.0.0.1", "right is eth0, 198.18.77.2", AS_ON_THE_OTHERS),
+        2,
     ),
-    Case(
+    blamed(
         "address: a network of its own, a lower address",
         with_interfaces("eth1"),
+        ("GLOO_SOCKET_IFNAME=eth1", "10.9.0.4", "right is eth0, 198.18.77.4", AS_ON_THE_OTHERS),
+        4,
         starts=_named(3, "eth1"),
-        words=("GLOO_SOCKET_IFNAME=eth1", "10.9.0.4", "right is eth0, 198.18.77.4", AS_ON_THE_OTHERS),
-        hosts=("machine4",),
     ),
-    Case(
+    blamed(
         "address: a network of its own, one machine alone",
         with_interfaces("eth1", only=2),
+        ("GLOO_SOCKET_IFNAME=eth1", "10.9.0.3", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
+        3,
         starts=_named(2, "eth1"),
-        words=("GLOO_SOCKET_IFNAME=eth1", "10.9.0.3", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
-        hosts=("machine3",),
     ),
-    Case(
+    blamed(
         "address: all on the second network, one on the first",
         second_network,
+        ("eth9", "right is eth1, 198.18.78.3", AS_ON_THE_OTHERS),
+        3,
         starts={**_ALL_SECOND, 2: Start(variables={"GLOO_SOCKET_IFNAME": "eth9"})},
-        words=("eth9", "right is eth1, 198.18.78.3", AS_ON_THE_OTHERS),
-        hosts=("machine3",),
     ),
-    Case(
+    blamed(
         "address: docker's bridge",
         docker_bridges,
+        ("GLOO_SOCKET_IFNAME=docker0", "172.17.0.1", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
+        3,
         starts=_named(2, "docker0"),
-        words=("GLOO_SOCKET_IFNAME=docker0", "172.17.0.1", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
-        hosts=("machine3",),
     ),
-    Case(
+    blamed(
         "address: an interface with IPv6 only",
         ipv6_only_interface,
+        ("GLOO_SOCKET_IFNAME=eth6", "fd00:66::3", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
+        3,
         starts=_named(2, "eth6"),
-        words=("GLOO_SOCKET_IFNAME=eth6", "fd00:66::3", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
-        hosts=("machine3",),
     ),
-    Case(
+    blamed(
         "address: the own name is one of IPv6 among IPv4",
         ipv6_beside,
+        ("machine3", "fd00:77::3", "IPv4", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
+        3,
         starts=_ALL_UNSET,
-        words=("machine3", "fd00:77::3", "IPv4", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
-        hosts=("machine3",),
     ),
-    Case(
+    blamed(
         "address: the own name is 127.0.1.1",
         with_name(2, "127.0.1.1"),
+        ("127.0.1.1", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
+        3,
         starts=_ALL_UNSET,
-        words=("127.0.1.1", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
-        hosts=("machine3",),
     ),
-    Case(
+    blamed(
         "address: the own name is unknown",
         with_name(1, None),
+        ("machine2", "127.0.0.1", "right is eth0, 198.18.77.2", AS_ON_THE_OTHERS),
+        2,
         starts=_ALL_UNSET,
-        words=("machine2", "127.0.0.1", "right is eth0, 198.18.77.2", AS_ON_THE_OTHERS),
-        hosts=("machine2",),
     ),
-    Case(
+    blamed(
         "address: the own name is another machine's",
         with_name(2, "10.66.0.3"),
+        ("10.66.0.3", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
+        3,
         starts=_ALL_UNSET,
-        words=("10.66.0.3", "right is eth0, 198.18.77.3", AS_ON_THE_OTHERS),
-        hosts=("machine3",),
     ),
-    Case(
+    blamed(
         "address: the own name is of another network",
         with_name(1, "10.9.0.2", "eth1"),
+        ("10.9.0.2", "right is eth0, 198.18.77.2", AS_ON_THE_OTHERS),
+        2,
         starts=_ALL_UNSET,
-        words=("10.9.0.2", "right is eth0, 198.18.77.2", AS_ON_THE_OTHERS),
-        hosts=("machine2",),
     ),
-    Case(
+    blamed(
         "address: rank 0's own name is 127.0.1.1",
         with_name(0, "127.0.1.1"),
+        ("127.0.1.1", "right is eth0, 198.18.77.1"),
+        1,
         starts={rank: Start(variables=UNSET, flags=()) for rank in range(4)},
-        words=("127.0.1.1", "right is eth0, 198.18.77.1"),
-        hosts=("machine1",),
     ),
     Case("healthy address: docker's bridge on all", docker_bridges, starts=_ALL_UNSET),
     Case("healthy address: a second interface that leads nowhere", with_interfaces("eth1")),

@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.ranks.machines import Machine
 
@@ -63,3 +64,18 @@ class Case:
     def healthy(self) -> bool:
         """Whether nobody may be blamed."""
         return not self.words and not self.hosts
+
+
+def blamed(
+    name: str, how: Arrange | Mapping[int, Start], words: Sequence[str], *machines: int, **more: Any
+) -> Case:
+    """The case of machines so arranged, or ranks so started, with the machines to blame, counted from 1."""
+    key = "starts" if isinstance(how, Mapping) else "arrange"
+    return Case(name, words=words, hosts=tuple(f"machine{one}" for one in machines), **{key: how, **more})
+
+
+def broken(
+    name: str, then: Callable[[Sequence[Machine]], None], words: Sequence[str], *machines: int, **more: Any
+) -> Case:
+    """The case of machines to which this is done once all ranks measure, with those to blame."""
+    return blamed(name, as_it_is, words, *machines, then=then, **more)

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from benchmarks.network_cases.case import PORT, Arrange, Case
+from benchmarks.network_cases.case import PORT, Arrange, Case, blamed
 from tests.ranks.machines import Machine, filter_packets, filter_sent_packets
 
 _ESTABLISHED = "ct state established,related accept"
@@ -36,95 +36,96 @@ _MASTER = f"iifname eth0 tcp dport {PORT}"
 _HIGH = f"{_NEW} tcp dport 32768-65535"
 
 CASES = (
-    Case(
-        "firewall: the master's port is dropped",
-        closed(0, f"{_MASTER} drop"),
-        words=(str(PORT), "no answer"),
-        hosts=("machine1",),
+    blamed(
+        "firewall: the master's port is dropped", closed(0, f"{_MASTER} drop"), (str(PORT), "no answer"), 1
     ),
-    Case(
+    blamed(
         "firewall: the master's port is reset",
         closed(0, f"{_MASTER} reject with tcp reset"),
-        words=(str(PORT), "refused"),
-        hosts=("machine1",),
+        (str(PORT), "refused"),
+        1,
     ),
-    Case(
+    blamed(
         "firewall: the master's port is prohibited",
         closed(0, f"{_MASTER} reject with icmpx admin-prohibited"),
-        words=(str(PORT), "prohibited"),
-        hosts=("machine1",),
+        (str(PORT), "prohibited"),
+        1,
     ),
-    Case(
+    blamed(
         "firewall: the master's port is closed to one",
         closed(0, f"ip saddr 198.18.77.3 {_MASTER} drop"),
-        words=(str(PORT), "no answer", "machine3"),
-        hosts=("machine1", "machine3"),
+        (str(PORT), "no answer", "machine3"),
+        1,
+        3,
     ),
-    Case(
+    blamed(
         "firewall: one host lets nothing in, silent",
         closed(2, f"{_NEW} drop"),
-        words=("machine3 accepts no connection", "no answer", "nc -vz"),
-        hosts=("machine3",),
+        ("machine3 accepts no connection", "no answer", "nc -vz"),
+        3,
     ),
-    Case(
+    blamed(
         "firewall: one host resets high ports",
         closed(1, f"{_HIGH} reject with tcp reset"),
-        words=("machine2 accepts no connection", "refused"),
-        hosts=("machine2",),
+        ("machine2 accepts no connection", "refused"),
+        2,
     ),
-    Case(
+    blamed(
         "firewall: one host prohibits high ports",
         closed(2, f"{_HIGH} reject with icmpx admin-prohibited"),
-        words=("machine3 accepts no connection", "prohibited", "32768 to 65535"),
-        hosts=("machine3",),
+        ("machine3 accepts no connection", "prohibited", "32768 to 65535"),
+        3,
     ),
-    Case(
+    blamed(
         "firewall: rank 0's host drops high ports",
         closed(0, f"{_HIGH} drop"),
-        words=("machine1 accepts no connection", "no answer", "32768 to 65535"),
-        hosts=("machine1",),
+        ("machine1 accepts no connection", "no answer", "32768 to 65535"),
+        1,
     ),
-    Case(
+    blamed(
         "firewall: only the master's port is open",
         closed(0, f"{_NEW} tcp dport != {PORT} drop"),
-        words=(str(PORT), "machine1"),
-        hosts=("machine1",),
+        (str(PORT), "machine1"),
+        1,
     ),
-    Case(
+    blamed(
         "firewall: only the master's port is open, the others are reset",
         closed(0, f"{_NEW} tcp dport != {PORT} reject with tcp reset"),
-        words=(str(PORT), "machine1"),
-        hosts=("machine1",),
+        (str(PORT), "machine1"),
+        1,
     ),
-    Case(
+    blamed(
         "firewall: only the master's port is open, replies too",
         closed(0, f"iifname eth0 tcp dport != {PORT} drop"),
-        words=(str(PORT), "machine1"),
-        hosts=("machine1",),
+        (str(PORT), "machine1"),
+        1,
     ),
-    Case(
+    blamed(
         "firewall: a pair is dropped",
         closed(2, "ip saddr 198.18.77.2 drop"),
-        words=("machine2 and machine3 do not reach each other", "no answer"),
-        hosts=("machine2", "machine3"),
+        ("machine2 and machine3 do not reach each other", "no answer"),
+        2,
+        3,
     ),
-    Case(
+    blamed(
         "firewall: a pair is rejected",
         closed(2, "ip saddr 198.18.77.2 meta l4proto tcp reject with icmpx port-unreachable"),
-        words=("machine2", "machine3"),
-        hosts=("machine2", "machine3"),
+        ("machine2", "machine3"),
+        2,
+        3,
     ),
-    Case(
+    blamed(
         "firewall: one way of a pair",
         closed(1, f"ip saddr 198.18.77.4 {_NEW} tcp dport 30000-65535 drop"),
-        words=("machine4 does not reach machine2", "no answer"),
-        hosts=("machine2", "machine4"),
+        ("machine4 does not reach machine2", "no answer"),
+        2,
+        4,
     ),
-    Case(
+    blamed(
         "firewall: nothing new goes out to high ports",
         closed_out(2, "oifname eth0 tcp flags & (syn|ack) == syn tcp dport 32768-65535 drop"),
-        words=("machine3 opens no connection", "no answer"),
-        hosts=("machine3",),
+        ("machine3 opens no connection", "no answer"),
+        3,
     ),
     Case("healthy firewall: ICMP is blocked", closed(2, "meta l4proto icmp drop")),
     Case("healthy firewall: ICMP is blocked at rank 0", closed(0, "meta l4proto icmp drop")),

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from benchmarks.network_cases.case import PORT, Arrange, Case, Start
+from benchmarks.network_cases.case import PORT, Arrange, Start, blamed
 from benchmarks.network_cases.healthy import dead_ipv6
 from tests.ranks.machines import Machine, filter_packets
 
@@ -29,61 +29,61 @@ def _dropped(machine: int, *rules: str) -> Arrange:
 
 
 CASES = (
-    Case(
+    blamed(
         "in time: nobody knows the master's name",
-        starts={rank: _at("machine9") for rank in range(4)},
-        words=("machine9", "has no address"),
+        {rank: _at("machine9") for rank in range(4)},
+        ("machine9", "has no address"),
         within_seconds=_SOON_SECONDS,
     ),
-    Case(
+    blamed(
         "in time: one machine does not know the master's name",
-        starts={2: _at("machine9")},
+        {2: _at("machine9")},
+        ("machine9", "has no address"),
+        3,
         flags=_OTHERS_WAIT,
-        words=("machine9", "has no address"),
-        hosts=("machine3",),
         within_seconds=_SOON_SECONDS,
     ),
-    Case(
+    blamed(
         "in time: nobody has the master's address",
-        starts={rank: _at(_NOBODY) for rank in range(4)},
+        {rank: _at(_NOBODY) for rank in range(4)},
+        (_NOBODY,),
         flags=_OTHERS_WAIT,
-        words=(_NOBODY,),
         within_seconds=_SOON_SECONDS,
     ),
-    Case(
+    blamed(
         "in time: one machine looks for the master where nobody is",
-        starts={2: _at(_NOBODY)},
+        {2: _at(_NOBODY)},
+        (_NOBODY,),
+        3,
         flags=_OTHERS_WAIT,
-        words=(_NOBODY,),
-        hosts=("machine3",),
         within_seconds=_SOON_SECONDS,
     ),
-    Case(
+    blamed(
         "in time: rank 0's machine drops all that comes in",
-        arrange=_dropped(1, 'iifname "eth0" ct state new drop'),
+        _dropped(1, 'iifname "eth0" ct state new drop'),
+        ("does not answer",),
         flags=_OTHERS_WAIT,
-        words=("does not answer",),
         within_seconds=_SOON_SECONDS,
     ),
-    Case(
+    blamed(
         "in time: rank 0's machine drops all from one machine",
-        arrange=_dropped(1, "ip saddr 198.18.77.3 drop"),
+        _dropped(1, "ip saddr 198.18.77.3 drop"),
+        ("does not answer",),
         flags=_OTHERS_WAIT,
-        words=("does not answer",),
         within_seconds=_SOON_SECONDS,
     ),
-    Case(
+    blamed(
         "in time: the master's first address does not answer on one machine",
-        arrange=dead_ipv6(2, silent=True),
-        words=("fd00:77::1", "next address"),
-        hosts=("machine3",),
+        dead_ipv6(2, silent=True),
+        ("fd00:77::1", "next address"),
+        3,
         within_seconds=_SOON_SECONDS,
     ),
-    Case(
+    blamed(
         "in time: a rank was not started, and may come until the timeout",
-        starts={2: Start(missing=True)},
+        {2: Start(missing=True)},
+        ("rank 2 never arrived",),
         flags=_OTHERS_WAIT,
-        words=("rank 2 never arrived",),
         within_seconds=26.0,
     ),
 )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.network_cases.case import PORT, Arrange, Case, Start
+from benchmarks.network_cases.case import PORT, Arrange, Case, Start, blamed
 from tests.ranks.machines import Machine, filter_packets
 
 _ELSEWHERE = PORT + 1
@@ -118,153 +118,146 @@ def _all(start: Start, but: Mapping[int, Start] | None = None) -> dict[int, Star
 
 CASES = (
     # --- another address or port on some
-    Case(
+    blamed(
         "split: rank 2 has another port",
-        starts={2: at("machine1", _ELSEWHERE)},
-        words=("machine3 uses machine1:29501", "29500"),
-        hosts=("machine3",),
+        {2: at("machine1", _ELSEWHERE)},
+        ("machine3 uses machine1:29501", "29500"),
+        3,
     ),
-    Case(
+    blamed(
         "split: rank 2 has another address",
-        starts={2: at("machine4")},
-        words=("machine3 uses machine4:29500", "the others machine1:29500"),
-        hosts=("machine3",),
+        {2: at("machine4")},
+        ("machine3 uses machine4:29500", "the others machine1:29500"),
+        3,
     ),
-    Case(
+    blamed(
         "split: rank 3 has its own address",
-        starts={3: at("machine4")},
-        words=("machine4 uses machine4:29500", "machine1:29500"),
-        hosts=("machine4",),
+        {3: at("machine4")},
+        ("machine4 uses machine4:29500", "machine1:29500"),
+        4,
     ),
-    Case(
+    blamed(
         "split: rank 1 has a loopback address",
-        starts={1: at("127.0.0.1")},
-        words=("machine2 uses 127.0.0.1:29500", "machine1:29500"),
-        hosts=("machine2",),
+        {1: at("127.0.0.1")},
+        ("machine2 uses 127.0.0.1:29500", "machine1:29500"),
+        2,
     ),
-    Case(
+    blamed(
         "split: rank 0 has another port",
-        starts={0: at("machine1", _ELSEWHERE)},
-        words=("rank 0 on machine1 uses machine1:29501", "machine1:29500"),
-        hosts=("machine1",),
+        {0: at("machine1", _ELSEWHERE)},
+        ("rank 0 on machine1 uses machine1:29501", "machine1:29500"),
+        1,
     ),
-    Case(
+    blamed(
         "split: ranks 2 and 3 have another address and port",
-        starts={2: at("machine3", _ELSEWHERE), 3: at("machine3", _ELSEWHERE)},
-        words=("ranks 2 and 3 on machine3, machine4 use machine3:29501", "machine1:29500"),
-        hosts=("machine3",),
+        {2: at("machine3", _ELSEWHERE), 3: at("machine3", _ELSEWHERE)},
+        ("ranks 2 and 3 on machine3, machine4 use machine3:29501", "machine1:29500"),
+        3,
     ),
-    Case(
+    blamed(
         "split: three ranks have a machine that is not rank 0's",
-        starts=dict.fromkeys((1, 2, 3), at("machine2")),
-        words=("use machine2:29500", "the others machine1:29500"),
-        hosts=("machine2",),
+        dict.fromkeys((1, 2, 3), at("machine2")),
+        ("use machine2:29500", "the others machine1:29500"),
+        2,
     ),
-    Case(
+    blamed(
         "split: rank 2 has an address that is nobody's",
-        starts={2: at("198.18.77.77")},
-        words=("machine3 uses 198.18.77.77:29500", "machine1:29500"),
-        hosts=("machine3",),
+        {2: at("198.18.77.77")},
+        ("machine3 uses 198.18.77.77:29500", "machine1:29500"),
+        3,
     ),
-    Case(
+    blamed(
         "split: a name has another address on machine4",
-        arrange=_names(4, machine1="198.18.77.2"),
-        words=("machine4 uses machine1:29500 at 198.18.77.2", "198.18.77.1"),
-        hosts=("machine4",),
+        _names(4, machine1="198.18.77.2"),
+        ("machine4 uses machine1:29500 at 198.18.77.2", "198.18.77.1"),
+        4,
     ),
     # --- all at a machine that is not rank 0's
-    Case(
+    blamed(
         "split: all look at machine3, and rank 0 is on machine1",
-        starts=_all(at("machine3")),
-        words=("rank 0 runs on machine1", "machine3:29500"),
-        hosts=("machine1",),
+        _all(at("machine3")),
+        ("rank 0 runs on machine1", "machine3:29500"),
+        1,
     ),
-    Case(
+    blamed(
         "split: all look at an address of nobody",
-        starts=_all(at("198.18.77.77")),
-        words=("rank 0 runs on machine1", "198.18.77.77:29500"),
-        hosts=("machine1",),
+        _all(at("198.18.77.77")),
+        ("rank 0 runs on machine1", "198.18.77.77:29500"),
+        1,
     ),
     # --- machines that receive announcements and get no connection; machines that receive none of rank 0's
-    Case(
+    blamed(
         "split: machine1 takes no TCP from machine3",
-        arrange=_filtered(1, "ip saddr 198.18.77.3 ip protocol tcp drop"),
-        words=("rank 2 cannot reach rank 0", "machine1 (198.18.77.1) does not answer on port 29500"),
-        hosts=("machine3",),
+        _filtered(1, "ip saddr 198.18.77.3 ip protocol tcp drop"),
+        ("rank 2 cannot reach rank 0", "machine1 (198.18.77.1) does not answer on port 29500"),
+        3,
     ),
-    Case(
+    blamed(
         "split: rank 0 is not started",
-        starts={0: Start(missing=True)},
+        {0: Start(missing=True)},
+        ("rank 0 never arrived", "nothing listens on port 29500"),
+        1,
         flags=("--rendezvous-timeout", "15"),
-        words=("rank 0 never arrived", "nothing listens on port 29500"),
-        hosts=("machine1",),
     ),
     # --- the same rank twice, two jobs
-    Case(
-        "split: two ranks 0",
-        starts={1: _as(0)},
-        words=("rank 1", "rank 0 on machine1 and on machine2"),
-    ),
-    Case(
+    blamed("split: two ranks 0", {1: _as(0)}, ("rank 1", "rank 0 on machine1 and on machine2")),
+    blamed(
         "split: two jobs of two ranks on one port",
-        starts={0: _as(0, 2), 1: _as(1, 2), 2: _as(0, 2), 3: _as(1, 2)},
-        words=("two jobs", "machine1:29500"),
+        {0: _as(0, 2), 1: _as(1, 2), 2: _as(0, 2), 3: _as(1, 2)},
+        ("two jobs", "machine1:29500"),
     ),
     # --- the settings of one process
-    Case(
+    blamed(
         "split: WORLD_SIZE is larger on machine3",
-        starts={2: _as(2, 5)},
-        words=("machine3", "WORLD_SIZE 5", "the others with 4"),
-        hosts=("machine3",),
+        {2: _as(2, 5)},
+        ("machine3", "WORLD_SIZE 5", "the others with 4"),
+        3,
     ),
-    Case(
+    blamed(
         "split: WORLD_SIZE is larger on machine1",
-        starts={0: _as(0, 5)},
-        words=("machine1", "WORLD_SIZE 5", "the others with 4"),
-        hosts=("machine1",),
+        {0: _as(0, 5)},
+        ("machine1", "WORLD_SIZE 5", "the others with 4"),
+        1,
     ),
-    Case(
+    blamed(
         "split: MASTER_ADDR is not set on machine3",
-        starts={2: Start(variables={"MASTER_ADDR": None})},
-        words=("machine3", "MASTER_ADDR"),
-        hosts=("machine3",),
+        {2: Start(variables={"MASTER_ADDR": None})},
+        ("machine3", "MASTER_ADDR"),
+        3,
         launcher="env",
     ),
-    Case(
+    blamed(
         "split: MASTER_PORT is no number on machine4",
-        starts={3: Start(variables={"MASTER_PORT": "29500x"})},
-        words=("machine4", "MASTER_PORT=29500x"),
-        hosts=("machine4",),
+        {3: Start(variables={"MASTER_PORT": "29500x"})},
+        ("machine4", "MASTER_PORT=29500x"),
+        4,
         launcher="env",
     ),
-    Case(
-        "split: MASTER_ADDR is misspelt on machine3",
-        starts={2: at("machine9")},
-        words=("machine3", "machine9"),
-        hosts=("machine3",),
-    ),
+    blamed("split: MASTER_ADDR is misspelt on machine3", {2: at("machine9")}, ("machine3", "machine9"), 3),
     *(
-        Case(
+        blamed(
             f"split: {files} open files on machine2",
-            starts={1: Start(wrapper=("sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"))},
-            words=("machine2", "open files"),
-            hosts=("machine2",),
+            {1: Start(wrapper=("sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"))},
+            ("machine2", "open files"),
+            2,
         )
         for files in (8, 12, 16, 24, 32)
     ),
-    Case(
+    blamed(
         "split: RANK=0 was left in the shell of srun",
-        starts=_all(Start(variables={"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0"})),
-        words=("RANK=0 contradicts srun",),
-        hosts=("machine2", "machine3", "machine4"),
+        _all(Start(variables={"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0"})),
+        ("RANK=0 contradicts srun",),
+        2,
+        3,
+        4,
         launcher="srun",
     ),
     # --- at a file
-    Case(
+    blamed(
         "split: file: rank 1 never comes to the file",
-        starts={0: _at_file(2), **dict.fromkeys((1, 2, 3), Start(missing=True))},
+        {0: _at_file(2), **dict.fromkeys((1, 2, 3), Start(missing=True))},
+        ("rank 1 never arrived",),
         flags=("--rendezvous-timeout", "15"),
-        words=("rank 1 never arrived",),
     ),
     Case("split: healthy: file: four machines", starts=_all(_at_file(4))),
     Case(
@@ -273,12 +266,12 @@ CASES = (
     ),
     # --- other servers
     *(
-        Case(
+        blamed(
             f"split: a {kind} server where rank 2 looks",
-            arrange=_server(4, kind),
+            _server(4, kind),
+            ("machine3 uses machine4:29500", "machine1:29500", word),
+            3,
             starts={2: at("machine4")},
-            words=("machine3 uses machine4:29500", "machine1:29500", word),
-            hosts=("machine3",),
         )
         for kind, word in (
             ("http", "HTTP"),
@@ -290,12 +283,12 @@ CASES = (
         )
     ),
     *(
-        Case(
+        blamed(
             f"split: a {kind} server where all look, and rank 0 is elsewhere",
-            arrange=_server(4, kind),
+            _server(4, kind),
+            ("rank 0 runs on machine1", "machine4:29500", word),
+            1,
             starts=_all(at("machine4")),
-            words=("rank 0 runs on machine1", "machine4:29500", word),
-            hosts=("machine1",),
         )
         for kind, word in (
             ("http", "HTTP"),
@@ -304,19 +297,19 @@ CASES = (
         )
     ),
     *(
-        Case(
+        blamed(
             f"split: a {kind} server at the first address of rank 0's name",
-            arrange=_listed(kind),
-            words=("198.18.77.4", word),
+            _listed(kind),
+            ("198.18.77.4", word),
         )
         for kind, word in (("http", "HTTP"), ("silent", "sends nothing"))
     ),
     *(
-        Case(
+        blamed(
             f"split: a {kind} server has rank 0's port",
-            arrange=_server(1, kind),
-            words=("29500", "another process has port"),
-            hosts=("machine1",),
+            _server(1, kind),
+            ("29500", "another process has port"),
+            1,
         )
         for kind in ("http", "silent")
     ),

@@ -1,7 +1,6 @@
-"""What every active test is given: its device, the other ranks kept in step, a way to emit results, and the clock.
+"""What every active test is given: device, ranks kept in step, a way to emit results, and the clock.
 
-A rank that hangs in a step is so distinguished from those that wait for it. The process group is gloo's, on
-CPU tensors, whatever the ranks work on: it carries nothing but barriers.
+The process group is gloo's, on CPU tensors: it carries nothing but barriers.
 """
 
 import math
@@ -74,9 +73,9 @@ _BURSTS_QUEUED = 2
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long each iteration of one operation took, and when: `began_seconds` and `ended_seconds` of `time.monotonic`.
+    """How long each iteration of one operation took; the best also counts what ran while the GPU settled.
 
-    The median is over that time; the best is of what ran before it too, while the GPU settled.
+    `began_seconds` and `ended_seconds` are of `time.monotonic`.
     """
 
     iterations: int
@@ -89,8 +88,8 @@ class Timing:
 class Bench:
     """One rank's device, group and clock for the active tests.
 
-    Every rank goes through the same steps in the same order, so that a rank that hangs can be distinguished
-    from those that wait for it; `step` announces each to the side channel before it starts.
+    `step` announces each step, which all ranks go through in one order: so one that hangs is known from those
+    that wait for it.
     """
 
     def __init__(
@@ -153,8 +152,7 @@ class Bench:
     ) -> Timing:
         """The timing of `call`, repeated for at least that long and that often, after a warm-up.
 
-        A GPU is under load for `settle_seconds` more before that time begins: one whose power is limited
-        takes some tenths of a second to slow down to what it sustains.
+        A GPU gets `settle_seconds` of load before: a power limit takes tenths of a second to slow it down.
         """
         for _ in range(WARMUP_ITERATIONS):
             call()
@@ -172,10 +170,7 @@ class Bench:
     def _time_on_gpu(
         self, call: Callable[[], Any], at_least_seconds: float, settle_seconds: float, at_least: int
     ) -> Timing:
-        """By CUDA's events around bursts of calls, of which the next one always waits in the queue.
-
-        So the GPU never waits for this process between two calls, as it would where each is waited for.
-        """
+        """By CUDA's events around bursts of calls, of which one always waits: the GPU never waits for us."""
         events = deque([_record()])
         call()
         events.append(_record())

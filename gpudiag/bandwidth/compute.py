@@ -1,9 +1,7 @@
-"""Arithmetic: how fast matrix products are, how fast they stay, and whether one seed gives one answer every time.
+"""How fast matrix products are, how fast they stay, and whether one seed gives one answer every time.
 
-A processor that computes wrongly now and then passes every other test. The chains are what training
-runs on (products, attention, reductions), deep enough that one wrong bit spreads over the whole
-result, and the whole result is hashed. Every operation in them gives the same bits on the same kind of
-device, the same software and the same shapes; operations that do not (atomics, as in index_add) stay out.
+The chains (products, attention, reductions) are so deep that one wrong bit spreads over the whole result,
+which is hashed. They have only operations that give the same bits on the same device, software and shapes.
 """
 
 import ctypes
@@ -156,8 +154,7 @@ def _operands(bench: Bench, dtype: str) -> tuple[int, torch.Tensor, torch.Tensor
     """Normally distributed random matrices: zeros would need less power, and so run faster.
 
     Raises:
-        TooLittleMemoryError: a GPU has no room for them; smaller ones would be slower, and no limit holds for
-            them.
+        TooLittleMemoryError: a GPU has no room for them; no limit holds for smaller ones.
     """
     size = _MATMUL_GPU_SIZE if bench.is_cuda else _MATMUL_CPU_SIZE
     needed = _MATRICES * size**2 * _MATRIX_ELEMENT_BYTES + WORKSPACE_BYTES
@@ -248,8 +245,7 @@ def _repeat(bench: Bench, name: str, chain: Callable[[torch.Tensor], torch.Tenso
     """Emit the digests of that chain.
 
     Raises:
-        TooLittleMemoryError: a GPU has no room for it; with less, libraries choose other kernels, of other
-            bits.
+        TooLittleMemoryError: a GPU has no room for it; other kernels give other bits.
     """
     size = _CHAIN_GPU_SIZE if bench.is_cuda else _CHAIN_CPU_SIZE
     element_bytes = max(_MATRIX_ELEMENT_BYTES, getattr(torch, dtype).itemsize)
@@ -288,8 +284,7 @@ def _require_products(
     """Return if this torch multiplies that type on this device.
 
     Raises:
-        NotOfferedError: it does not, with torch's words. A device that failed, or has no memory left, raises
-            its own error.
+        NotOfferedError: it does not, with torch's words; a device that failed raises its own error.
     """
     try:
         chain(data)

@@ -1,8 +1,7 @@
-"""How much free memory each active test needs, and what a rank reports instead of a result where there is less.
+"""How much free memory each active test needs, and what a rank reports instead where there is less.
 
-A test that gets too little memory shows nothing of the GPU: another process has the rest. It is not tested
-then, and that is no fault. Below a least size a speed proves nothing either: the data stay in a cache, or the
-start of a kernel, which takes the same time at any size, is a large part of what is measured.
+A test with too little memory, or data that fit a cache, shows nothing of the GPU: it is not tested, which is
+no fault.
 """
 
 import re
@@ -52,11 +51,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def require_free(bench: Bench, needed_bytes: int, why: str = "", device: torch.device | None = None) -> None:
-    """Return if the rank's GPU, or `device`, has that much free memory; a rank on a processor has what the plan gave it.
-
-    Raises:
-        TooLittleMemoryError: it has not.
-    """
+    """Return if the rank's GPU, or `device`, has so much free memory. Raises TooLittleMemoryError: not so."""
     if bench.is_cuda and (free := free_bytes(device or bench.device)) < needed_bytes:
         raise TooLittleMemoryError(why, needed_bytes, free)
 
@@ -98,10 +93,9 @@ def require_long_enough(bench: Bench, call_seconds: float, size_bytes: int, want
 
 
 def attempt(bench: Bench, test: str, call: Callable[[], None], device: torch.device | None = None) -> None:
-    """Run `call`; where memory runs out in it, emit that the test was left out, and why.
+    """Run `call`; where memory runs out, emit that the test was left out, and why.
 
-    Whatever else `call` raises is raised: also that memory ran out though the rank's GPU, or `device`, has
-    more than 4 GiB free.
+    All else that `call` raises is raised, also a lack of memory with more than 4 GiB free.
     """
     try:
         return call()

@@ -107,10 +107,10 @@ def measure_memory_patterns(bench: Bench) -> None:
 
 
 def _allocate(bench: Bench, memory: _Memory) -> None:
-    """Fill `memory`: with what the plan wants, or most of a GPU's free memory; with less where the device refuses it.
+    """Fill `memory` with what the plan wants, or most of a GPU's free memory, as far as the device gives it.
 
     Raises:
-        TooLittleMemoryError: the memory that is free on a GPU is little more than its cache.
+        TooLittleMemoryError: the free memory is little more than the GPU's cache.
     """
     block_bytes = _BLOCK_BYTES_ON_GPU if bench.is_cuda else _BLOCK_BYTES_ON_CPU
     wanted = bench.plan.pattern_bytes

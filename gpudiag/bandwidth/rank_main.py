@@ -65,10 +65,7 @@ def bind_to_node(node: int | None, root: Path = Path("/")) -> Reading[int]:
 
 
 def run(context: RankContext) -> Mapping[str, Any]:
-    """The version of torch; every measurement has gone to the agent as it was made.
-
-    `context.arguments` is an encoded ActivePlan.
-    """
+    """The version of torch, for an encoded ActivePlan in `context.arguments`; measurements are emitted."""
     plan = decode(ActivePlan, context.arguments)
     # First of all, so that the threads of the process group and of CUDA start there too.
     node = bind_to_node(plan.numa_nodes[context.local_rank]) if plan.numa_nodes else NOT_ASKED

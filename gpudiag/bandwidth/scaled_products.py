@@ -1,7 +1,7 @@
 """Products of 8-bit and 4-bit floats with scales, by torch's own call for them; or why a device cannot compute them.
 
-NVFP4 has a scale of 8 bits for each 16 numbers of a row, two of which share a byte; float8 has one scale for a whole matrix.
-Source: torch._scaled_mm in aten/src/ATen/native/cuda/Blas.cpp (torch 2.8 and later).
+NVFP4 has a scale of 8 bits for each 16 numbers of a row, two of which share a byte; float8 has one scale for
+a whole matrix. Source: torch._scaled_mm in aten/src/ATen/native/cuda/Blas.cpp (torch 2.8 and later).
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Product = Callable[[], torch.Tensor]
 
 
 def product_of(bench: Bench, dtype: str, size: int) -> Product | None:
-    """The product of two random square matrices of that scaled dtype; None, and the reason emitted, where there is none.
+    """The product of two random square matrices of that scaled dtype; None, with the reason emitted.
 
     Raises:
         TooLittleMemoryError: a GPU has no room for them.

@@ -1,4 +1,4 @@
-"""The catalogue of findings: every code that gpudiag may report, once. docs/findings.md is written from it."""
+"""The catalogue of findings: every code that gpudiag may report, once. docs/findings.md is its page."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from gpudiag.checks.software.nccl_log import NCCL_LOG_FINDINGS
 from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS
 
 _MAX_LIMITS = 3
-# What commands report that judge by checks of their own (checks/on_ranks.py), or without any.
+# What commands report that judge without checks.
 COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
     {
         "nccl-test": COLLECTIVE_FINDINGS,
@@ -29,11 +29,7 @@ COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
 
 
 def each_once(kinds: Iterable[FindingKind]) -> tuple[FindingKind, ...]:
-    """The kinds given, in their order, each once.
-
-    Raises:
-        ValueError: two of them have one code.
-    """
+    """The kinds given, in their order, each once. Raises ValueError: two of them have one code."""
     catalogue: dict[str, FindingKind] = {}
     for kind in kinds:
         if catalogue.setdefault(kind.code, kind) is not kind:

@@ -1,7 +1,6 @@
-"""What differs between two looks at machines: this one earlier and now, or two machines of a kind; what matters, whose it is.
+"""What differs between two looks at one machine, or at two of a kind; what matters, and whose it is.
 
-The facts of GPUs and hosts are those that `--expect` compares (`expected.py`), and a few that only a person
-wants to know. A speed is held against the earlier one by the limit of `performance.drift`.
+The facts are those that `--expect` compares (`expected.py`), and a few that only a person wants to know.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -449,7 +448,7 @@ def _old_indices(pairs: Sequence[tuple[Device, Device]]) -> dict[int, int]:
 
 
 def _label(subject: Subject, old: Mapping[int, int]) -> str:
-    """The part by its index, which two machines of a kind have in common: `GPU 3`, `GPU 0 to GPU 3`, `rank 2`; else the host."""
+    """The part by its index, which two machines of a kind share: `GPU 3`, `GPU 0 to GPU 3`, `rank 2`; else the host."""
     if isinstance(subject, DeviceSubject):
         index = subject.nvml_index
         return "a GPU" if isinstance(index, Missing) else f"GPU {old.get(index, index)}"

@@ -194,7 +194,7 @@ _Drifted = tuple[Sample, Baseline]
     readings=("samples",),
 )
 def performance_drift(context: Context) -> Judgement:
-    """WARN for each GPU, and for the machine, whose speed is below its baseline; CPU speeds are not judged."""
+    """WARN for each GPU, and the machine, whose speed is below its baseline; CPU speeds are not judged."""
     samples = [sample for sample in context.samples if sample.judged]
     if not samples:
         return does_not_apply("nothing that was measured has a history to compare with")

@@ -1,4 +1,4 @@
-"""The check against a machine that is known to be good (`--expect FILE`): this one, or another of its kind."""
+"""The check against a known good machine (`--expect FILE`): this one, or another of its kind."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -33,7 +33,7 @@ _MAX_NAMES_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class VersionSkew:
-    """One thing of which the machines have several versions; `named` are those without the majority's, or all without one."""
+    """One thing in several versions; `named` are the machines without the majority's, or all if there is none."""
 
     message: str
     named: tuple[str, ...]

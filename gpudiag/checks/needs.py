@@ -18,16 +18,20 @@ from gpudiag.reference.reading_names import explain_missing, name_state
 NO_TRACE = "no GPU and no trace of one"
 NO_GPU = f"{NO_TRACE}, so nothing to train on (--expect-gpus 0: there should be none)"
 
-# How the reason begins where NVML gave nothing to look at: another check reports why.
-NO_GPU_LISTED = "NVML lists no GPU"
-NVML_REASONS = ("NVML does not work", NO_GPU_LISTED)
+# A check that was skipped for these could not compare with the history; it could have, had the disk answered.
+HISTORY_UNREAD = (MissingReason.ERROR, MissingReason.TIMED_OUT)
 
 _ANSWERED = (SourceState.OK, SourceState.NO_DEVICES)
 
 
 def nvml_silent(status: SourceStatus) -> Judgement:
     """ERROR, in the same short words for every check that needs NVML: source.nvml reports the cause, once."""
-    return could_not_look(f"NVML does not work: {name_state(status.state)} (see source.nvml)")
+    return _nothing_of_nvml(f"NVML does not work: {name_state(status.state)} (see source.nvml)")
+
+
+def _nothing_of_nvml(reason: str) -> Judgement:
+    """ERROR with `source_absent`: NVML gave nothing to look at, and another check reports why."""
+    return Judgement(Outcome.ERROR, reason=reason, missing_reason=MissingReason.SOURCE_ABSENT)
 
 
 def _nvml(context: Context) -> Judgement | None:
@@ -49,13 +53,13 @@ def _gpus(context: Context) -> Judgement | None:
         return absent
     if not traces_for(context):
         return does_not_apply(NO_TRACE)
-    return could_not_look(NO_GPU_LISTED)
+    return _nothing_of_nvml("NVML lists no GPU")
 
 
 def _not_remembered(what: str, missing: Missing) -> Judgement:
-    """SKIP or ERROR for what no earlier run has left, in the same short words for every check that needs it."""
-    judgement = not_readable(what, missing)
-    if missing.reason is not MissingReason.SOURCE_ABSENT or not missing.detail:
+    """SKIP for what no earlier run has left, or what could not be read, in the same short words for every check that needs it."""
+    judgement = replace(not_readable(what, missing), outcome=Outcome.SKIP)
+    if missing.reason not in (MissingReason.SOURCE_ABSENT, *HISTORY_UNREAD) or not missing.detail:
         return judgement
     return replace(judgement, reason=missing.detail)
 
@@ -65,7 +69,7 @@ def _measured(measured: object, nothing: str, failed: str) -> Judgement | None:
     if not isinstance(measured, Missing):
         return None
     what = measured.detail or nothing
-    if measured.reason in (MissingReason.NOT_ASKED, MissingReason.NOT_SUPPORTED):
+    if measured.reason in (MissingReason.NOT_ASKED, MissingReason.NOT_SUPPORTED, MissingReason.IN_USE):
         return Judgement(
             Outcome.SKIP, reason=what, missing_reason=measured.reason if measured.detail else None
         )

@@ -36,6 +36,7 @@ _FAILED = frozenset(
 _REPARABLE_FIRST = (
     MissingReason.NO_PERMISSION,
     MissingReason.FUNCTION_NOT_FOUND,
+    MissingReason.IN_USE,
     MissingReason.NOT_ASKED,
     MissingReason.SOURCE_ABSENT,
     MissingReason.NOT_SUPPORTED,

@@ -6,6 +6,7 @@ place.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpudiag.compat import StrEnum
@@ -120,18 +121,20 @@ def fit_results(results: tuple[CheckResult, ...], platform: Platform) -> tuple[C
     if platform is Platform.BARE_METAL:
         return results
     return tuple(
-        replace(result, findings=tuple(_fitted(finding, platform) for finding in result.findings))
-        if result.findings
-        else result
+        replace(result, findings=fit_findings(result.findings, platform)) if result.findings else result
         for result in results
     )
+
+
+def fit_findings(findings: Sequence[Finding], platform: Platform) -> tuple[Finding, ...]:
+    """The findings with every remedy as it can be done on a platform."""
+    return tuple(_fitted(finding, platform) for finding in findings)
 
 
 def _fitted(finding: Finding, platform: Platform) -> Finding:
     if finding.outcome is Outcome.PASS:
         return finding
-    remedy = fit_remedy(finding.remedy, platform)
-    return finding if remedy == finding.remedy else replace(finding, remedy=remedy)
+    return replace(finding, remedy=fit_remedy(finding.remedy, platform))
 
 
 def _as_begun(original: str, words: str) -> str:

@@ -116,7 +116,7 @@ class Restated:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a check concluded. Build it with `judged`, `does_not_apply`, `could_not_look` or `not_readable`.
+    """What a check concluded. Build it with `judged`, `does_not_apply`, `in_use`, `could_not_look` or `not_readable`.
 
     `missing_reason` is why a reading was not there, where that is why the check was skipped or could not
     look. `restated` are those of the findings that another check may state better. `speeds` are all that it
@@ -144,6 +144,11 @@ def does_not_apply(reason: str) -> Judgement:
     return Judgement(Outcome.SKIP, reason=reason)
 
 
+def in_use(reason: str) -> Judgement:
+    """SKIP: the check applies, and others use what it would test."""
+    return Judgement(Outcome.SKIP, reason=reason, missing_reason=MissingReason.IN_USE)
+
+
 def could_not_look(reason: str) -> Judgement:
     """ERROR: the check should have been able to look, and was not."""
     return Judgement(Outcome.ERROR, reason=reason)
@@ -156,6 +161,7 @@ _SKIPPED = frozenset(
         MissingReason.FUNCTION_NOT_FOUND,
         MissingReason.NO_PERMISSION,
         MissingReason.NOT_ASKED,
+        MissingReason.IN_USE,
         MissingReason.SOURCE_ABSENT,
     )
 )

@@ -113,11 +113,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments name.
-
-        Raises:
-            UsageError: there is no such command.
-        """
+        """The command that the arguments name. Raises UsageError: there is no such command."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
             near = nearest(args[0], tuple(COMMANDS))
             raise UsageError(f"there is no command {args[0]!r}{near}", hint="see `gpudiag --help`")

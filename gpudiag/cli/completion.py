@@ -29,11 +29,7 @@ class Word(click.ParamType):  # type: ignore[type-arg]  # generic only from clic
         self._extras = extras or {}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The word, with what follows it.
-
-        Raises:
-            UsageError: it is none of them.
-        """
+        """The word, with what follows it. Raises UsageError: it is none of them."""
         first, *more = (part.strip() for part in str(value).split(","))
         require_known(first if first in self._extras else str(value), self.choices, self._what)
         for part in more if first in self._extras else ():

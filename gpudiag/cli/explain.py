@@ -33,7 +33,7 @@ def explain(topic: tuple[str, ...], wanted: Wanted) -> ExitStatus:
     For files, a folder, a text in quotes, or - for standard input: the known failures of torch, NCCL,
     CUDA, the NVIDIA driver, containers, launchers, disks and the kernel that are in them, the likeliest
     cause first; and where none is known, the last exception and your own line of code. Files may be
-    compressed. It judges nothing: the exit status is 0 whenever there was an answer.
+    compressed. It judges nothing: the exit status is 0 whenever there was an answer; 3: no file could be read.
     """
     from gpudiag.explain.recipe import explain as explain_words
     from gpudiag.model.explanation import LogExplanation
@@ -42,5 +42,8 @@ def explain(topic: tuple[str, ...], wanted: Wanted) -> ExitStatus:
 
     answer = explain_words(topic)
     if isinstance(answer, LogExplanation):
-        return print_noun(answer, wanted, render_log_explanation)
+        unread = all(log.refused for log in answer.logs)
+        return print_noun(
+            answer, wanted, render_log_explanation, ExitStatus.ERROR if unread else ExitStatus.PASS
+        )
     return print_noun(ExplanationDocument(answer), wanted, lambda _, style: render_explanation(answer, style))

@@ -46,10 +46,7 @@ _NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a command ended early: its exit status, and its lines for standard error.
-
-    A sentence is one line, however long, so that a log can be searched for it.
-    """
+    """How a command ended early: its exit status, and its lines for standard error, one for each sentence."""
 
     status: ExitStatus
     sentences: tuple[str, ...] = ()

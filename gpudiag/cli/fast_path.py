@@ -1,10 +1,8 @@
-"""The fast path of `gpudiag list`, of the bare command and of an instant preflight: every trick for speed.
+"""The fast path of `gpudiag list`, the bare command and an instant preflight: every trick for speed.
 
 A listing runs in prologs and prompts, and its time is imports (docs/decisions/0005). So children ask NVML and
-the host while this process still imports, a listing whose flags have no values is not parsed by click,
-garbage is not collected while modules load, and a listing ends without tearing the interpreter down. For
-that, this file and `cli/main.py` import each thing when it is needed. No other file of the command line is
-written for speed: tests/meta/test_import_weight.py holds them to it, and to what a listing may load.
+the host while we import, flags without values need no click, no garbage is collected while modules load, and
+the interpreter is not torn down. tests/meta/test_import_weight.py holds all other files to what may load.
 """
 
 from __future__ import annotations
@@ -34,10 +32,7 @@ def collect_from_here() -> None:
 
 
 def start_early(argv: Sequence[str]) -> StartedProbes | None:
-    """Probes of NVML and the host, started where these arguments will need them; else None.
-
-    Probes that the command turns out not to need end with this process.
-    """
+    """Probes of NVML and the host where these arguments will need them, else None; others end with us."""
     if argv and not (_asks_nvml(argv) if argv[0] in ("list", "watch") else _is_instant(argv)):
         return None
     from gpudiag.probe.start import start_probes

@@ -70,9 +70,9 @@ def report_ranks(
 def _keep_report(
     report: "CollectiveReport | TrainingReport", place: RankEnvironment | None, *, reporter: bool
 ) -> None:
-    """Write this machine's copy of a report over several machines; print where it is if it may differ from the others.
+    """Write this machine's copy of a report over several machines; print where it is if it may differ.
 
-    It does where hosts did not reach each other, and where rank 0, which usually reports, was lost.
+    It does where hosts did not reach each other, or rank 0 was lost.
     """
     from gpudiag.checks.ranks.network import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
     from gpudiag.runs.machines import keep_own_report
@@ -189,11 +189,10 @@ def read_machine_place(options: Mapping[str, Any]) -> RankEnvironment | None:
 
 @contextlib.contextmanager
 def _shared_refusal(options: Mapping[str, Any]) -> Iterator[None]:
-    """Let the leader of the other ranks report it, if this process cannot take part; then it ends as they do.
+    """Let the leader report it if this process cannot take part, and end as the others do.
 
     Raises:
-        SystemExit: the leader reports it, or has not been found; why this process ends is printed before it
-            is looked for.
+        SystemExit: the leader reports it, or was not found; the reason is printed before it is looked for.
     """
     try:
         yield

@@ -41,11 +41,10 @@ def share_report(
     *,
     quorum: int | None = None,
 ) -> ExitStatus:
-    """The exit status of all processes, after rank 0 has printed what all machines reported; without a launch, this one has.
+    """The exit status of all, after rank 0 printed what all machines reported; without a launch `own`.
 
-    `own` is the status by this machine's report, and `render` gives that report alone: printed where all
-    ranks are on this machine, and where rank 0 accepts no report. Into the file of `wanted` rank 0 writes the
-    document of all machines too; with a `quorum` the status is PASS where so many machines pass.
+    `render` gives this machine's report. Rank 0 also writes the document of all machines into the file of
+    `wanted`; with a `quorum` the status is PASS where so many machines pass.
     """
     if launch is None:
         return _print_own(report, own, render, wanted)

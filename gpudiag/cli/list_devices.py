@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpudiag.probe.start import StartedProbes
 
 # Every snapshot asks the driver about every GPU; more often would disturb what runs there.
-_MIN_WATCH_SECONDS = 1.0
+_MIN_WATCH_SECONDS, _MAX_WATCH_SECONDS = 1.0, 86_400.0
 
 
 CSV, NO_HEADER, NO_UNITS = "csv", "noheader", "nounits"  # as nvidia-smi's --format
@@ -67,7 +67,7 @@ def _print_fields(context: click.Context, _parameter: click.Parameter, is_wanted
 @click.option("--ids", is_flag=True, help="With --free: print only the UUIDs, for CUDA_VISIBLE_DEVICES.")
 @click.option(
     "--watch",
-    type=SecondsRange(min=_MIN_WATCH_SECONDS),
+    type=SecondsRange(_MIN_WATCH_SECONDS, _MAX_WATCH_SECONDS),
     metavar="SECONDS",
     help="Again every SECONDS; with history and keys: gpudiag watch.",
 )

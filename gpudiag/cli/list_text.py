@@ -21,10 +21,7 @@ from gpudiag.runs.instant import judge_snapshot
 def render_list(
     snapshot: Snapshot, known: Reading[KnownGpus], request: DeviceRequest, *, wide: bool, style: Style
 ) -> str:
-    """The table or the blocks, then the sources side by side where several were asked for.
-
-    `known` are the GPUs that the machine had in its last good run.
-    """
+    """The table or the blocks, then the sources side by side; `known`: the GPUs of the last good run."""
     if request.sources is not None and "nvml" not in request.sources:
         return render_sources(snapshot, style)
     findings = findings_worst_first(judge_snapshot(snapshot, known, MACHINE_CHECKS).results)

@@ -104,11 +104,7 @@ def _render(snapshot: Snapshot, known: Reading[KnownGpus], options: ListOptions)
 
 
 def _render_query(snapshot: Snapshot, query: CsvQuery) -> str:
-    """The lines of CSV.
-
-    Raises:
-        SourceFailedError: NVML gives no GPU to ask: a script must not take that for an empty machine.
-    """
+    """The lines of CSV. Raises SourceFailedError: NVML gives no GPU, which is no empty machine."""
     from gpudiag.render.query_csv import render_query
 
     status = snapshot.source("nvml")
@@ -144,8 +140,7 @@ _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 def _redraw(interval_seconds: float, draw: Callable[[], str], *, is_stream: bool) -> NoReturn:
     """Write what `draw` returns every `interval_seconds`, until Ctrl-C ends it (exit status 130).
 
-    On a terminal in place; in a pipe, and where it is a stream of lines, one after the other. After a view
-    that takes longer than the interval the next comes at once.
+    On a terminal in place; in a pipe one after the other. A late view comes at once.
     """
     in_place = sys.stdout.isatty() and not is_stream
     if in_place:

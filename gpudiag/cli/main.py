@@ -39,7 +39,7 @@ def run() -> NoReturn:
         except Exception as error:  # noqa: BLE001 - no probe could be started
             status = _report(error)
         finally:
-            end_quietly()
+            end_quietly(is_over=True)
     except KeyboardInterrupt:  # a second one, while the first was being reported
         status = INTERRUPTED
     except TerminatedError:
@@ -53,10 +53,7 @@ def run() -> NoReturn:
 
 
 def main(argv: Sequence[str], started: StartedProbes | None = None) -> int:
-    """The exit status of one command line; whatever goes wrong becomes a sentence on standard error.
-
-    `started` are probes that `run` started before anything else was loaded.
-    """
+    """The exit status of one command line, errors as one sentence; `started`: probes that `run` started."""
     try:
         status = _invoke(argv, started)
         sys.stdout.flush()

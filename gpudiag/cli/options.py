@@ -21,6 +21,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class SecondsRange(click.FloatRange):
     """A number of seconds within its limits; `nan`, which passes every comparison, is refused."""
 
+    def __init__(self, least: float, most: float) -> None:
+        """Both limits count: no clock takes each number."""
+        super().__init__(least, most)
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number; a usage error where it is outside the limits or not a number."""
         try:
@@ -33,7 +37,7 @@ class SecondsRange(click.FloatRange):
 
     def _describe_range(self) -> str:
         """The limits as `--help` and the usage error show them."""
-        return f"at least {self.min:g}" if self.max is None else f"{self.min:g} to {self.max:g}"
+        return f"{self.min:g} to {self.max:g}"
 
 
 def local_rank_option(*, hidden: bool = True) -> Callable[[_Command], _Command]:
@@ -79,10 +83,7 @@ def store_option(command: _Command) -> _Command:
 def deadline_option(
     default_seconds: float | None, more: str = "", *, default: str = ""
 ) -> Callable[[_Command], _Command]:
-    """`--deadline SECONDS`: the longest wait for an answer; `more` is what the command adds to that.
-
-    `default`: in words, what applies where there is no number.
-    """
+    """`--deadline SECONDS`: the longest wait; `more`: what the command adds, `default`: if not given."""
     from gpudiag.model.option import (
         MAX_DEADLINE_SECONDS,
         MIN_DEADLINE_SECONDS,
@@ -90,7 +91,7 @@ def deadline_option(
 
     return click.option(
         "--deadline",
-        type=SecondsRange(min=MIN_DEADLINE_SECONDS, max=MAX_DEADLINE_SECONDS),
+        type=SecondsRange(MIN_DEADLINE_SECONDS, MAX_DEADLINE_SECONDS),
         default=default_seconds,
         metavar="SECONDS",
         help=f"Longest wait for an answer{more}.  [default: {default or format(default_seconds, 'g')}]",
@@ -98,7 +99,7 @@ def deadline_option(
 
 
 def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The names in a comma-separated list, each once; `all` means every known one.
+    """The names in a comma-separated list, each once; `all`: every known one.
 
     Raises:
         UsageError: a name that is not known, or no name at all.
@@ -130,11 +131,7 @@ def is_given(name: str) -> bool:
 
 
 def refuse_given(is_wrong: Callable[[str], bool], why: str, hint: str = "leave one of them out") -> None:
-    """Raise for the first flag on the command line that does not belong beside the others.
-
-    Raises:
-        UsageError: there is one.
-    """
+    """Raise UsageError for the first flag on the command line that does not belong beside the others."""
     for parameter in click.get_current_context().command.params:
         name = parameter.name or ""
         if is_wrong(name) and is_given(name):

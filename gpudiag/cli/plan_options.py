@@ -17,10 +17,7 @@ _Plan = TypeVar("_Plan", bound=Plan)
 def plan_options(
     plan_type: type[Plan], offered: Mapping[str, Completer] | None = None
 ) -> Callable[[_Command], _Command]:
-    """A decorator that gives a command one option for each field of the plan, in their order.
-
-    A shell is offered the words that a field may hold, or what `offered` has for it.
-    """
+    """A decorator that gives a command an option for each field of the plan; `offered`: words for a shell."""
 
     def decorate(command: _Command) -> _Command:
         for one in reversed(plan_fields(plan_type)):
@@ -31,11 +28,7 @@ def plan_options(
 
 
 def plan_from(plan_type: type[_Plan], options: dict[str, Any]) -> _Plan:
-    """The plan that the options ask for; what was not given is the plan's default.
-
-    Raises:
-        UsageError: they ask for something that cannot be run.
-    """
+    """The plan that the options ask for, with its defaults. Raises UsageError: it cannot be run."""
     given = {one.name: options[one.name] for one in plan_fields(plan_type)}
     return plan_type(**{name: value for name, value in given.items() if value is not None})
 

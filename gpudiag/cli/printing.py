@@ -40,8 +40,7 @@ def print_noun(
 def print_result(text: Callable[[], str], document: Callable[[], str], output: Path | None) -> bool:
     """Whether the document is in `output`, if that was given; the text is printed in any case.
 
-    The file comes first, because whoever reads standard output may go away; a disk that is full by
-    then costs the file and one line on standard error, never what was measured.
+    The file comes first, as the reader may go away; a full disk costs the file and one line, nothing else.
     """
     problem = None
     if output is not None:

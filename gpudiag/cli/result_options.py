@@ -51,10 +51,7 @@ def result_options(
     verbose: str = "Print the whole text.",
     extras: Mapping[str, Sequence[str]] | None = None,
 ) -> Callable[[_Command], _Command]:
-    """The four options; the command gets what they ask for as `wanted`. Without words for `verbose` there is none.
-
-    `extras`: what may follow one of the formats, after commas.
-    """
+    """The four options, as `wanted`; without words for `verbose` none; `extras`: what may follow a format."""
 
     def decorate(command: _Command) -> _Command:
         @wraps(command)
@@ -89,7 +86,7 @@ def _with_extras(name: str, extras: Mapping[str, Sequence[str]] | None) -> str:
 
 
 def read_wanted(options: dict[str, Any]) -> Wanted:
-    """What the options ask for; takes them out of `options`.
+    """What the options ask for, taken out of `options`.
 
     Raises:
         UsageError: they contradict each other, or one of them would do nothing.

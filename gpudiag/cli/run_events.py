@@ -23,9 +23,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class EventFile:
-    """`--events FILE`: one JSON document per line, each written at once; opened by the first event; `-` prints them.
+    """`--events FILE`: one JSON document per line, written at once; `-` prints them.
 
-    A file that fails later costs the events, never the run: one line on standard error warns of it.
+    A file that fails costs the events and one line on standard error, never the run.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -35,11 +35,7 @@ class EventFile:
 
     @staticmethod
     def require(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-        """The path, when it can be written to.
-
-        Raises:
-            UsageError: it cannot.
-        """
+        """The path, when it can be written to. Raises UsageError: it cannot."""
         if path is not None and path != STANDARD_OUTPUT and not context.resilient_parsing:
             from gpudiag.runs.output import require_writable
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("fastapi", "uvicorn", "httptools")
 _MAX_PORT = 65535
+_SHOW_CERTIFICATE = "openssl x509 -noout -subject -in %s"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _EXAMPLES = """\b
 Examples:
@@ -214,10 +215,13 @@ def _hub_tls(authorities: Path | None) -> "ssl.SSLContext | None":
         return None
     import ssl
 
+    _need_readable("--hub-ca", authorities)
     try:
         return ssl.create_default_context(cafile=str(authorities))
-    except OSError as error:  # ssl.SSLError is one
-        raise UsageError(f"--hub-ca {authorities} cannot be read: {error.strerror or error}") from error
+    except ssl.SSLError as error:
+        raise UsageError(
+            f"--hub-ca {authorities} holds no certificate in PEM form", hint=_SHOW_CERTIFICATE % authorities
+        ) from error
 
 
 def _interpreters(texts: tuple[str, ...]) -> dict[str, str]:
@@ -256,9 +260,22 @@ def _tls(options: dict[str, Any]) -> tuple[Path, Path] | None:
             hint=f"openssl pkey -in {key} -out PLAIN.key; chmod 600 PLAIN.key; --tls-key PLAIN.key",
         )
 
+    _need_readable("--tls-cert", certificate)
+    _need_readable("--tls-key", key)
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(certificate, key, refuse_to_ask)
-    except OSError as error:  # ssl.SSLError is one
-        raise UsageError(f"cannot use {certificate} with {key}: {error.strerror or error}") from error
+    except ssl.SSLError as error:
+        words = f"{certificate} and {key} are no certificate and its key in PEM form"
+        if error.reason == "KEY_VALUES_MISMATCH":
+            words = f"--tls-key {key} is not the key of --tls-cert {certificate}"
+        raise UsageError(words, hint=_SHOW_CERTIFICATE % certificate) from error
     return certificate, key
+
+
+def _need_readable(flag: str, path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise UsageError(f"{flag} {path} cannot be read: {error.strerror}") from error

@@ -1,9 +1,8 @@
 """Ctrl-C and SIGTERM over the life of a command.
 
-While it only loads, or looks, there is nothing to clean up, and it ends at once: with 130 without a word,
-with 143 and one line. From `raise_again` on they are exceptions, so that what was begun is ended. An
-exception in the middle of an import may leave half a module behind, so it waits for the import's end. Python
-drops an exception that a callback raises (around a fork, in `__del__`): then the signal is sent again.
+While it loads or looks it ends at once, with 130, or 143 and one line. From `raise_again` on they are
+exceptions, which wait for the end of an import; one that Python drops (raised in a callback) is sent again, and
+a second signal waits while it is. After the command's last word a signal adds no line.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ _IMPORTING = "<frozen importlib"
 
 _report_dropped = sys.unraisablehook
 _since: dict[int, float] = {}  # when a signal came first that waits for an import
+_is_over = False
 
 
 class TerminatedError(BaseException):
@@ -35,12 +35,13 @@ class TerminatedError(BaseException):
 _SIGNALS: dict[type[BaseException], int] = {KeyboardInterrupt: signal.SIGINT, TerminatedError: signal.SIGTERM}
 
 
-def end_quietly() -> None:
-    """Let both signals end this process at once, unless they are ignored; children that it forked die with it.
+def end_quietly(*, is_over: bool = False) -> None:
+    """Let both signals end this process at once, unless ignored; none is sent again.
 
-    A signal that was to be sent again is not: at the end of a command, the alarm for it would end the
-    process.
+    If the command `is_over`, it has reported its end, and no signal adds a line.
     """
+    global _is_over
+    _is_over = is_over
     if _since:
         signal.setitimer(signal.ITIMER_REAL, 0)
         _since.clear()
@@ -51,10 +52,7 @@ def end_quietly() -> None:
 
 
 def raise_again(*, terminable: bool = True) -> None:
-    """Let both signals be exceptions from here on: from now on there is something to clean up.
-
-    Where the command is not `terminable` by an exception, SIGTERM goes on to end it at once.
-    """
+    """Let both signals be exceptions from here on; SIGTERM only where the command is `terminable` by one."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _raise)
     if terminable and signal.getsignal(signal.SIGTERM) is _leave:
@@ -63,7 +61,7 @@ def raise_again(*, terminable: bool = True) -> None:
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    if number == signal.SIGTERM:
+    if number == signal.SIGTERM and not _is_over:
         with contextlib.suppress(OSError):
             os.write(2, b"gpudiag: terminated\n")
     os._exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
@@ -71,7 +69,7 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 
 def _raise(number: int, frame: FrameType | None) -> None:
     since = _since.setdefault(number, time.monotonic())
-    if _is_importing(frame) and time.monotonic() - since < _PATIENCE_SECONDS:
+    if _must_wait(frame) and time.monotonic() - since < _PATIENCE_SECONDS:
         _send_soon()
         return
     del _since[number]
@@ -80,9 +78,10 @@ def _raise(number: int, frame: FrameType | None) -> None:
     raise TerminatedError
 
 
-def _is_importing(frame: FrameType | None) -> bool:
+def _must_wait(frame: FrameType | None) -> bool:
+    """Whether an exception would break an import in two, or be dropped while another dropped one is reported."""
     while frame is not None:
-        if frame.f_code.co_filename.startswith(_IMPORTING):
+        if frame.f_code.co_filename.startswith(_IMPORTING) or frame.f_code is _send_dropped_again.__code__:
             return True
         frame = frame.f_back
     return False

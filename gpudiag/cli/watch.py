@@ -40,7 +40,7 @@ Without the extra [watch], or a terminal: {_LIGHT}"""
 @click.command("watch", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
 @click.option(
     "--interval",
-    type=SecondsRange(min=_FASTEST_SECONDS, max=_SLOWEST_SECONDS),
+    type=SecondsRange(_FASTEST_SECONDS, _SLOWEST_SECONDS),
     default=2.0,
     metavar="SECONDS",
     help="Read the GPUs every SECONDS.  [default: 2]  [1 to 60]",

@@ -64,6 +64,10 @@ class Fabric:
         """What is crossed to reach other parts of the fabric: the leaf, or else the domain."""
         return self.leaf(node) or self.domain(node)
 
+    def above(self, node: int) -> tuple[str, ...]:
+        """The switches above its leaf, from the outermost on; none where no label names them."""
+        return self._switches[node][:-1]
+
     def rail(self, node: int, place: int) -> str:
         """The name of the rail at that place of a node."""
         names = _value(self.nodes[node].rails) or ()

@@ -112,6 +112,7 @@ class _Parts:
 
     def __init__(self, fabric: Fabric, passed: Sequence[Passed]) -> None:
         self.through: dict[Part, list[int]] = defaultdict(list)
+        self.pair_of = {one.number: one.pair for one in passed}
         self._fabric = fabric
         self._rails = len({one.rail for one in passed})
         has_domains = any(fabric.domain(node) is not None for node in range(len(fabric.nodes)))
@@ -196,20 +197,39 @@ def _take(parts: _Parts, left: Mapping[int, Passed], kinds: Mapping[Pair, str]) 
         if confirming and _ratio(again, here, chance, depth) < _ENOUGH_AGAIN:
             continue
         scored.append(Blame(part, tuple(one.number for one in bad), len(here), gain))
-    scored.sort(key=lambda blame: (-_weight(blame), blame.part))
     taken: list[Blame] = []
     used: set[int] = set()
-    for blame in scored:
+    first = {blame.part for blame in scored if _is_path_beside_uplink(blame, scored, parts)}
+    for blame in sorted(scored, key=lambda one: (one.part not in first, -_weight(one), one.part)):
         if not used & set(blame.bad):
             taken.append(blame)
         used.update(blame.bad)  # what another part explains better, it explains first
     return taken
 
 
+def _is_path_beside_uplink(blame: Blame, scored: Sequence[Blame], parts: _Parts) -> bool:
+    """Whether this is a path that is bad as a whole, and one of several uplinks of an end of it, blamed too, is not enough for that."""
+    if blame.part.sort is not Sort.PATH or not _is_whole(blame):
+        return False
+    pairs = [parts.pair_of[number] for number in blame.bad]
+    if set(pairs[0]).intersection(*pairs[1:]):
+        return False  # a single node
+    for other in scored:
+        if other.part.sort is Sort.OUT and other.part.switches[0] in blame.part.switches:
+            bad, passed = len(set(other.bad) - set(blame.bad)), other.passed - blame.passed
+            chance = _rate(bad, passed) if passed > 0 else 1.0
+            if other.share < _WHOLE_SHARE and -len(blame.bad) * math.log(chance) > ENOUGH + parts.prices[Sort.PATH]:
+                return True
+    return False
+
+
+def _is_whole(blame: Blame) -> bool:
+    return len(blame.bad) >= _FEWEST_WHOLE and blame.share >= _MOST_CERTAIN
+
+
 def _weight(blame: Blame) -> float:
     """Its likelihood; more where all that passed it was bad: a path that is bad hides in the uplinks of its leaf."""
-    is_whole = len(blame.bad) >= _FEWEST_WHOLE and blame.share >= _MOST_CERTAIN
-    return blame.likelihood * (_WHOLE_WEIGHT if is_whole else 1.0)
+    return blame.likelihood * (_WHOLE_WEIGHT if _is_whole(blame) else 1.0)
 
 
 def _least_share(part: Part) -> float:

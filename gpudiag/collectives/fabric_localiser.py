@@ -2,7 +2,8 @@
 
 1. Screen: eight rounds in which nodes of each leaf exchange data with other leaves, in turns, and with others of their own
    (`MixedRounds`); of up to 16 nodes all pairs.
-2. Load: all nodes exchange with two others at once, in rings.
+2. Load: all nodes exchange with two others at once, in two rings; then equally many nodes of each leaf with other leaves
+   (`LeafLoad`), twice, and up to four times more if one stands out.
 3. Confirm: three more such rounds, if anything was bad. A pair that no other part explains meets again, and so does another
    pair of the same two leaves; a node that is blamed as a whole meets one of its own leaf.
 
@@ -17,6 +18,7 @@ from dataclasses import replace
 
 from gpudiag.collectives.fabric import NVLINK, UNKNOWN, Fabric, Pair
 from gpudiag.collectives.fabric_blame import Blame, Passed, Sort, explain, unexplained
+from gpudiag.collectives.fabric_load import LeafLoad, WeakLeaf
 from gpudiag.collectives.fabric_rounds import MOST_CROSSING, MOST_TURNS, SCREEN_ROUNDS, MixedRounds
 from gpudiag.collectives.localise import (
     ALL_LINKS_UP_TO,
@@ -35,10 +37,13 @@ from gpudiag.model.measure import Exchange, ExchangePhase, FabricPart, Suspect, 
 from gpudiag.model.reading import Missing
 
 CONFIRM_ROUNDS = 3
+LEAF_ROUNDS = 2  # and what is left of the rounds where a leaf stands out
+MOST_AFTER_SCREEN = 8
 ROUND_SECONDS = (
     2.0  # for the pairs that take turns; a round that took half as long again had too many of them
 )
 _MORE_TURNS = 4  # as many as in the round before, where that had time left
+_PAIRS_OF_UPLINKS = 6  # of each round that confirms
 _FEWEST_FOR_USUAL = 4  # of fewer exchanges of a kind, none is usual
 _WHOLE_SHARE = 0.75  # of what leaves a switch: all of its uplinks are bad, or one
 
@@ -62,6 +67,9 @@ class FabricLocaliser(Localiser):
         nodes = len(fabric.nodes)
         self._fabric = fabric
         self._mixed = MixedRounds(fabric, seed, fill=fill)
+        self._leaf_load = LeafLoad(fabric, seed)
+        self._screened = 0  # rounds
+        self._leaves_screened = 0  # the last round in which leaves were loaded before one was measured again
         self._turns_fit = MOST_TURNS  # until a round took too long
         self._most_turns = MOST_CROSSING  # until one has shown that more fit
         self._turns = 0  # of the round that is measured
@@ -74,6 +82,11 @@ class FabricLocaliser(Localiser):
         self._plan = self._follow_fabric(few, under_load=under_load)
 
     @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """All that were added."""
+        return (*super().exchanges, *self._leaf_load.exchanges)
+
+    @property
     def usual(self) -> Usual | None:
         """What is usual between the nodes over the network; over NVLink where there is nothing else."""
         network = [one for one in self._quiet if self._fabric.way(one.nodes).kind != NVLINK]
@@ -84,13 +97,19 @@ class FabricLocaliser(Localiser):
         found = super().next_round()
         if found is None or found.phase is ExchangePhase.LOAD:
             return found
+        if found.phase is ExchangePhase.FULL:
+            return replace(found, waits=self._leaf_load.waits())
         found = replace(found, waits=self._mixed.waits(found.pairs))
         self._turns = 1 + max(found.turns, default=0)
         return found
 
     def add(self, exchanges: Iterable[Exchange], seconds: float = 0.0) -> None:
         """Add what was exchanged in the last round, once for each rail; how long it took limits the turns of the next."""
-        super().add(exchanges)
+        added = list(exchanges)
+        if full := [one for one in added if one.phase is ExchangePhase.FULL]:
+            self._leaf_load.add(full, self._alone_across_leaves())
+            return
+        super().add(added)
         if self._turns and seconds > 1.5 * ROUND_SECONDS:
             fitting = int(self._turns * 1.5 * ROUND_SECONDS / seconds)
             self._turns_fit = max(MOST_CROSSING, min(self._turns_fit, fitting))
@@ -116,6 +135,10 @@ class FabricLocaliser(Localiser):
         # A node that is slow with several of its leaf, and under load alone, is in another leaf than its label names.
         often = Counter(node for one in under_load if len(one.nodes) > 1 for node in one.nodes)
         single = [one for one in under_load if len(one.nodes) == 1 or max(often[n] for n in one.nodes) == 1]
+        if self._leaves_screened:
+            blamed = self._blamed(nodes, links, {one.switches for one in suspects})
+            for weak in self._leaf_load.find(blamed, self._leaves_screened):
+                suspects.append(_suspect_leaf(weak))
         return (*suspects, *single)
 
     # --- the rounds
@@ -129,10 +152,13 @@ class FabricLocaliser(Localiser):
         else:
             for number in range(SCREEN_ROUNDS):
                 yield ExchangePhase.SCREEN, self._mix(SCREEN_ROUNDS - number)
+        self._screened = self._number
         rings = self._rings() if under_load else []
         for pairs in rings:
             yield ExchangePhase.LOAD, pairs
+        yield from self._load_leaves(LEAF_ROUNDS if under_load else 0)
         yield from self._confirm()
+        self._leaves_screened = self._number
         blamed = {node for one in self.conclude() if not one.under_load for node in one.nodes}
         again = {
             pair
@@ -140,13 +166,48 @@ class FabricLocaliser(Localiser):
             if not blamed & set(pair) and self._inside(pair) is not None
         }
         for pairs in rings:
-            if again & set(pairs):
+            if again & set(pairs) and self._rounds_left():
                 yield ExchangePhase.LOAD, pairs
+        if self._leaf_load.looks_weak(self._blamed_so_far()):
+            yield from self._load_leaves(self._rounds_left())
+
+    def _rounds_left(self) -> int:
+        return max(0, MOST_AFTER_SCREEN - (self._number - self._screened))
+
+    def _load_leaves(self, rounds: int) -> Iterator[tuple[ExchangePhase, tuple[Pair, ...]]]:
+        for _ in range(rounds):
+            if pairs := self._leaf_load.next_round():
+                yield ExchangePhase.FULL, pairs
+
+    def _alone_across_leaves(self) -> float | None:
+        """What a pair of two leaves reaches in a turn of its own."""
+        across = [one for one in self._quiet if self._fabric.way(one.nodes).left]
+        usual = find_usual(across, self._slow_share)
+        return None if usual is None else usual.bytes_per_second
+
+    def _blamed_so_far(self) -> Callable[[Pair], bool]:
+        parts = [blame.part for blame in explain(self._fabric, self._passed())]
+        return self._blamed(
+            {part.nodes[0] for part in parts if len(part.nodes) == 1},
+            {(part.nodes[0], part.nodes[1]) for part in parts if len(part.nodes) > 1},
+            {part.switches for part in parts},
+        )
+
+    def _blamed(
+        self, nodes: set[int], links: set[Pair], switches: set[tuple[str, ...]]
+    ) -> Callable[[Pair], bool]:
+        """Whether a pair passes what is known to be bad; `switches`: of each part, two of a path."""
+
+        def passes(pair: Pair) -> bool:
+            way = self._fabric.way(pair)
+            ways = {*way.ends, *((switch,) for switch in way.left)}
+            return bool(nodes & set(pair) or pair in links or switches & ways)
+
+        return passes
 
     def _rings(self) -> list[tuple[Pair, ...]]:
         strides = load_strides(self._nodes)
-        if self._nodes <= ALL_LINKS_UP_TO:  # the screen has measured all pairs
-            strides = strides[:3]
+        strides = tuple(dict.fromkeys((strides[0], strides[-1]))) if strides else ()  # near, and far
         return [
             tuple(
                 (min(one, other), max(one, other))
@@ -179,16 +240,21 @@ class FabricLocaliser(Localiser):
             again = list(worst)
             likes = [like for pair in worst for like in self._likes(pair, chance)]
             forced = [*likes, *again] if number % 2 else [*again, *likes]
-            forced = [*self._of_nodes(blames, chance), *self._of_paths(blames, chance), *forced]
+            forced = [*self._of_paths(blames, chance), *self._of_uplinks(blames, chance), *forced]
+            forced = [*self._of_nodes(blames, chance), *forced]
             yield ExchangePhase.CONFIRM, self._mix(CONFIRM_ROUNDS - number, forced, confirms=True)
 
     def _of_nodes(self, blames: Sequence[Blame], chance: random.Random) -> list[Pair]:
-        """A pair inside its leaf for each node that is blamed as a whole: else it may be what leads to it from outside."""
+        """For each node that is blamed a pair with another leaf, and one inside its own: else it may be what leads to it from outside."""
         pairs: list[Pair] = []
         for blame in blames:
-            if blame.part.sort in (Sort.NODE, Sort.NETWORK):
-                (node,) = blame.part.nodes
-                if others := [near for near in self._near(node) if near != node]:
+            if blame.part.sort not in (Sort.NODE, Sort.NETWORK, Sort.REACH):
+                continue
+            (node,) = blame.part.nodes
+            near = [one for one in self._near(node) if one != node]
+            far = [one for one in range(self._nodes) if one != node and one not in near]
+            for others in (near, far):
+                if others:
                     other = chance.choice(others)
                     pairs.append((min(node, other), max(node, other)))
         return pairs
@@ -207,6 +273,17 @@ class FabricLocaliser(Localiser):
             chance.choice([near for near in self._near(node) if near != node] or [node]) for node in pair
         )
         return (min(one, other), max(one, other)) if one != other else pair  # both without a label
+
+    def _of_uplinks(self, blames: Sequence[Blame], chance: random.Random) -> list[Pair]:
+        """New pairs for each switch whose uplinks are blamed, across no path that is: these would show the path alone."""
+        paths = {blame.part.switches for blame in blames if blame.part.sort is Sort.PATH}
+        pairs: list[Pair] = []
+        for blame in blames:
+            if blame.part.sort is Sort.OUT:
+                pairs_out = [self._exchange(number).nodes for number in blame.bad]
+                pairs_out = [pair for pair in pairs_out if not paths & set(self._fabric.way(pair).ends)]
+                pairs += [self._like(chance.choice(pairs_out), chance) for _ in range(_PAIRS_OF_UPLINKS) if pairs_out]
+        return pairs
 
     def _near(self, node: int) -> list[int]:
         home = self._fabric.home(node)
@@ -310,3 +387,18 @@ class FabricLocaliser(Localiser):
             measured=blame.passed,
             rail_name=part.rail,
         )
+
+
+def _suspect_leaf(weak: WeakLeaf) -> Suspect:
+    return Suspect(
+        Symptom.SLOW,
+        (),
+        None,
+        weak.bytes_per_second,
+        weak.usual_bytes_per_second,
+        weak.at_once,
+        under_load=True,
+        part=FabricPart.UPLINKS,
+        switches=(weak.leaf,),
+        measured=weak.exchanges,
+    )

@@ -5,7 +5,7 @@ result without one rank's data, or with one rank's data from another place. The 
 matches every sampled wrong element is the diagnosis.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -248,36 +248,6 @@ _KEPT_OFFSETS = 1 << 16
 _DESCRIBED_BUFFERS = 8
 
 
-@dataclass(slots=True)
-class Tally:
-    """Times and verification of one case so far; `freeze` is what the rank emits."""
-
-    operations: int = 0
-    times_nanoseconds: list[int] = field(default_factory=list)
-    entered_nanoseconds: list[int] = field(default_factory=list)
-    isolated_nanoseconds: list[int] = field(default_factory=list)
-    verified_iterations: int = 0
-    wrong_elements: int = 0
-    described_buffers: int = 0
-    measure_seconds: float = 0.0
-    verify_seconds: float = 0.0
-
-    def freeze(self, rank: int, case: int) -> RankCase:
-        """The finished tally of that rank and case."""
-        return RankCase(
-            rank=rank,
-            case=case,
-            operations=self.operations,
-            times_nanoseconds=tuple(self.times_nanoseconds),
-            entered_nanoseconds=tuple(self.entered_nanoseconds),
-            isolated_nanoseconds=tuple(self.isolated_nanoseconds),
-            verified_iterations=self.verified_iterations,
-            wrong_elements=self.wrong_elements,
-            measure_seconds=self.measure_seconds,
-            verify_seconds=self.verify_seconds,
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class WrongFound:
     """What is wrong in a buffer, and the offsets of the first wrong elements, ascending."""
@@ -347,13 +317,13 @@ def _union(masks: torch.Tensor) -> int:
 class Inspector:
     """Verifies the buffers of one case on this rank."""
 
-    def __init__(self, group: ProcessGroup, pattern: Pattern, index: int, case: Case, tally: Tally) -> None:
-        """Add to `tally` what is found."""
+    def __init__(self, group: ProcessGroup, pattern: Pattern, case: Case, measured: RankCase) -> None:
+        """Add to `measured` what is found."""
         self._group = group
         self._pattern = pattern
-        self._index = index
         self._case = case
-        self._tally = tally
+        self._measured = measured
+        self._described = 0  # wrong buffers
         self._layout = OPERATIONS[case.op].layout(group.rank, group.world_size)
         self._tolerance_ulps = tolerance_ulps(case.reduce or "", case.dtype, group.world_size)
 
@@ -364,7 +334,7 @@ class Inspector:
     def inspect(self, buffers: Buffers, round_number: int, *, counted: bool = True) -> None:
         """Verify every part of a result; `round_number` is that of its data, and its iteration."""
         if counted:
-            self._tally.verified_iterations += 1
+            self._measured.verified_iterations += 1
         first = 0
         for part, block in enumerate(self._layout.receive):
             self._inspect_part(buffers, part, first, block, round_number)
@@ -377,24 +347,19 @@ class Inspector:
         if found_wrong is None:
             return
         wrong, offsets = found_wrong.elements, found_wrong.offsets
-        self._tally.wrong_elements += wrong.count
-        self._tally.described_buffers += 1
-        if self._tally.described_buffers > _DESCRIBED_BUFFERS:
+        self._measured.wrong_elements += wrong.count
+        self._described += 1
+        if self._described > _DESCRIBED_BUFFERS:
             return
         start = first * buffers.part_elements
         described = WrongBuffer(
             rank=self._group.rank,
-            case=self._index,
+            case=self._measured.case,
             iteration=round_number,
             part=part,
             source=block.source,
-            elements=WrongElements(
-                count=wrong.count,
-                first_offset=wrong.first_offset + start,
-                last_offset=wrong.last_offset + start,
-                run_length=wrong.run_length,
-                xor_mask=wrong.xor_mask,
-                flipped_bits=wrong.flipped_bits,
+            elements=replace(
+                wrong, first_offset=wrong.first_offset + start, last_offset=wrong.last_offset + start
             ),
             diagnosis=diagnose(self._pattern, self._case.reduce, block, round_number, found, offsets),
         )

@@ -41,6 +41,7 @@ LIMIT_SECONDS = 8.0
 _GLOO_LARGE_BYTES, _NCCL_LARGE_BYTES = 4 * MIB, 128 * MIB
 _SMALL_BYTES = MIB // 4
 _LARGE_TIMES, _LOADED_TIMES = 5, 2
+_FULL_TIMES = 8  # at most, before both ends agree on the time
 _LARGE_SECONDS = 0.5  # no further one is begun after so long
 # At least four segments each, however the kernel cuts them: where one in fifty is lost, 64 small exchanges meet it with
 # a probability of 99 %.
@@ -136,15 +137,22 @@ class NcclLine:
 
     turns = 2
 
-    def __init__(self, rank: int, other: int, device: torch.device) -> None:
-        """Use the open default group, in which these two have those ranks."""
+    def __init__(self, rank: int, other: int, device: torch.device, back: Any = None) -> None:
+        """Use the open default group, in which these two have those ranks.
+
+        `back`: another group of all ranks, for the way back. A group has one stream for both ways of a pair, so that with
+        one group they follow each other.
+        """
         self.device = device
+        self._back = back
+        if back is not None:
+            self.turns = 1
         self.large_bytes = _NCCL_LARGE_BYTES
         self._other = other
         self._is_first = rank < other
 
     def send(self, data: torch.Tensor) -> Any:
-        """The works of both ways, one after the other: the lower rank sends first."""
+        """The works of both ways: the lower rank sends first, or both at once where there is a way back."""
         return self._exchange(data, torch.empty_like(data))
 
     def agree(self, token: torch.Tensor) -> Callable[[], None]:
@@ -160,10 +168,10 @@ class NcclLine:
 
     def _exchange(self, data: torch.Tensor, received: torch.Tensor) -> _Works:
         def send() -> Any:
-            return dist.isend(data, self._other)
+            return dist.isend(data, self._other, group=None if self._is_first else self._back)
 
         def receive() -> Any:
-            return dist.irecv(received, self._other)
+            return dist.irecv(received, self._other, group=self._back if self._is_first else None)
 
         return _Works([one() for one in ((send, receive) if self._is_first else (receive, send))])
 
@@ -212,6 +220,25 @@ def measure_lines(lines: Sequence[PairLine], before: Callable[[], None]) -> list
     seconds = exchange.run(size, _LOADED_TIMES)
     turns = lines[0].turns
     return [LineResult(turns * size / min(each), NOT_ASKED, NOT_ASKED) for each in seconds]
+
+
+def measure_full_load(
+    line: PairLine, before: Callable[[], None], all_here: Callable[[], None], seconds: float
+) -> LineResult:
+    """What a line reaches in about so many seconds, from when `all_here` returns: other lines are used for as long.
+
+    Raises:
+        RuntimeError: the other rank is gone, or an exchange took too long.
+    """
+    exchange = _Exchanger((line,), before)
+    exchange.run(_SMALL_BYTES)  # opens the connections
+    once = exchange.run(line.large_bytes)[0][0]
+    times = max(1, min(_FULL_TIMES, int(seconds / _FULL_TIMES / once)))
+    all_here()
+    taken: list[float] = []
+    while sum(taken) < seconds:  # the same at both ends, which agree on each time
+        taken += exchange.run(line.large_bytes, times)[0]
+    return LineResult(line.turns * line.large_bytes * len(taken) / sum(taken), NOT_ASKED, NOT_ASKED)
 
 
 class _Sent:
@@ -300,18 +327,21 @@ def run(context: RankContext) -> Mapping[str, Any]:
     """On rank 0 the `Localisation`, encoded; on others nothing. `context.arguments` is an encoded LocaliseRequest."""
     request = decode(LocaliseRequest, context.arguments)
     store, device = meet(context, request.backend)
+    back: Any = None
     if request.backend == "nccl":  # it connects two ranks at the first send between them
+        limit = timedelta(seconds=context.operation_timeout_seconds)
         dist.init_process_group(
             "nccl",
             store=PrefixStore("localise/world", store),
             rank=context.rank,
             world_size=context.world_size,
-            timeout=timedelta(seconds=context.operation_timeout_seconds),
+            timeout=limit,
         )
+        back = dist.new_group(timeout=limit)
     board = _Board(_open_store(store, request.nodes, context.rank))
     board.put("boot", context.rank, read_machine().clock.partition(" ")[0])
     board.put("labels", context.rank, [os.environ.get(name, "") for name in _SLURM_LABELS])
-    member = _Member(context, request, board, device)
+    member = _Member(context, request, board, device, back)
     if context.rank == 0:
         found = _Leader(member, request, board, context.world_size).run()
         return dict(encode(found))
@@ -344,6 +374,12 @@ class _Board:
         """Write a JSON value, once."""
         self.store.set(f"localise/{topic}/{number}", json.dumps(value))
 
+    def meet(self, topic: str, number: int, ranks: int) -> None:
+        """Return once so many ranks have called this."""
+        if self.store.add(f"localise/{topic}/{number}/here", 1) == ranks:
+            self.put(f"{topic}/go", number, True)
+        self.get(f"{topic}/go", number)
+
     def get(self, topic: str, number: int) -> Any:
         """The value, after waiting until a rank has written it."""
         return json.loads(self.store.get(f"localise/{topic}/{number}"))
@@ -353,9 +389,15 @@ class _Member:
     """One rank's part in the rounds."""
 
     def __init__(
-        self, context: RankContext, request: LocaliseRequest, board: _Board, device: torch.device
+        self,
+        context: RankContext,
+        request: LocaliseRequest,
+        board: _Board,
+        device: torch.device,
+        back: Any = None,
     ) -> None:
         self._rank = context.rank
+        self._back = back  # of NCCL, for both ways at once
         self._progress: Progress = context.progress
         self._backend = request.backend
         self._nodes = request.nodes
@@ -386,6 +428,10 @@ class _Member:
         if current.phase is ExchangePhase.LOAD:  # all at once
             self._measure(current, own, seconds)
             return
+        if current.phase is ExchangePhase.FULL:
+            for place, pair in own:
+                self._measure_full_load(current, place, pair, seconds)
+            return
         for place, pair in own:  # one after the other: each in its turn
             before = current.waits[place] if current.waits else ()
             for earlier in (place - 1,) if in_turn and place else () if in_turn else before:
@@ -404,6 +450,30 @@ class _Member:
             if self._node == pair[0]:
                 self._board.put(_topic(current, pair), self._rail, encode(result))
 
+    def _measure_full_load(self, current: Round, place: int, pair: Pair, seconds: float) -> None:
+        """Exchange data in this pair while all others of its turn do, and write what the lower node saw."""
+        turns = current.turns
+        alike = [one for one, turn in zip(current.pairs, turns, strict=True) if turn == turns[place]]
+        ranks = sum(2 * rails_of(one, self._nodes) for one in alike)
+        met = False
+
+        def all_here() -> None:
+            nonlocal met
+            if not met:
+                met = True
+                self._board.meet(f"{current.number}/turn", turns[place], ranks)
+
+        try:
+            line = self._open(current, pair, self._back)
+            self._lines = [*self._lines, line][-_LINES_KEPT:]
+            before = partial(self._progress.before_exchange, [self._partner(pair)])
+            result = measure_full_load(line, before, all_here, seconds)
+        except RuntimeError as error:
+            result = failed_line(_words(error))
+        all_here()  # the others wait for a rank whose line did not open, too
+        if self._node == pair[0]:
+            self._board.put(_topic(current, pair), self._rail, encode(result))
+
     def _exchange(self, current: Round, pairs: Sequence[Pair], seconds: float) -> list[LineResult]:
         partners = [self._partner(pair) for pair in pairs]
         before = partial(self._progress.before_exchange, partners)
@@ -414,12 +484,11 @@ class _Member:
                 return measure_lines(lines, before)
             return [measure_line(lines[0], before, seconds)]
         except RuntimeError as error:
-            words = _SOURCE_LINE.sub("", str(error).partition("\n")[0])
-            return [failed_line(words)] * len(pairs)
+            return [failed_line(_words(error))] * len(pairs)
 
-    def _open(self, current: Round, pair: Pair) -> PairLine:
+    def _open(self, current: Round, pair: Pair, back: Any = None) -> PairLine:
         if self._backend == "nccl":
-            return NcclLine(self._rank, self._partner(pair), self._device)
+            return NcclLine(self._rank, self._partner(pair), self._device, back)
         store = PrefixStore(f"{_topic(current, pair)}/{self._rail}", self._board.store)
         return GlooLine(store, pair.index(self._node))
 
@@ -519,6 +588,10 @@ def _labelled(request: LocaliseRequest, board: _Board) -> tuple[tuple[Node, ...]
         return request.nodes, NOT_ASKED
     nodes = tuple(label_node(node, one) for node, one in zip(request.nodes, found, strict=True))
     return nodes, f"{_SLURM_LABELS[0]}: {known} of {len(nodes)} nodes"
+
+
+def _words(error: RuntimeError) -> str:
+    return _SOURCE_LINE.sub("", str(error).partition("\n")[0])
 
 
 def rails_of(pair: Pair, nodes: Sequence[Node]) -> int:

@@ -66,9 +66,9 @@ class WrongBuffer:
     diagnosis: Diagnosis
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RankCase:
-    """One rank's times of one case, in nanoseconds per operation, and what it verified.
+    """One rank's times of one case, in nanoseconds per operation, and what it verified: filled in while it measures.
 
     `entered_nanoseconds` are the starts of these times on the host's monotonic clock; empty where CUDA
     events took the times. `isolated_nanoseconds` are times of single operations after a barrier, launch
@@ -77,14 +77,14 @@ class RankCase:
 
     rank: int
     case: int
-    operations: int
-    times_nanoseconds: tuple[int, ...]
-    entered_nanoseconds: tuple[int, ...]
-    isolated_nanoseconds: tuple[int, ...]
-    verified_iterations: int
-    wrong_elements: int
-    measure_seconds: float  # of the timed part, waiting for the others included
-    verify_seconds: float  # of filling and comparing the buffers
+    operations: int = 0
+    times_nanoseconds: tuple[int, ...] = ()
+    entered_nanoseconds: tuple[int, ...] = ()
+    isolated_nanoseconds: tuple[int, ...] = ()
+    verified_iterations: int = 0
+    wrong_elements: int = 0
+    measure_seconds: float = 0.0  # of the timed part, waiting for the others included
+    verify_seconds: float = 0.0  # of filling and comparing the buffers
 
 
 @dataclass(frozen=True, slots=True)

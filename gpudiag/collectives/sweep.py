@@ -9,11 +9,11 @@ from typing import Protocol
 import torch
 
 from gpudiag.collectives.cases import Case, Sweep
-from gpudiag.collectives.inspection import Inspector, Tally
+from gpudiag.collectives.inspection import Inspector
 from gpudiag.collectives.operations import CALLS, BufferArea, Buffers, Call, fill, reduce_op
 from gpudiag.collectives.pattern import Pattern, as_bits
 from gpudiag.collectives.process_group import Announcement, ProcessGroup
-from gpudiag.collectives.results import Ways
+from gpudiag.collectives.results import RankCase, Ways
 from gpudiag.collectives.ways import Graphs, allocate
 from gpudiag.model.codec import encode
 from gpudiag.model.operation import BARRIER, OPERATIONS
@@ -36,17 +36,6 @@ _WARMUP_SECONDS = 0.05
 ISOLATED_ITERATIONS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Nanoseconds of each sample, and when each was entered, by the clock reading that its time starts at.
-
-    `entered_nanoseconds` is the host's CLOCK_MONOTONIC; empty where CUDA events took the times.
-    """
-
-    nanoseconds: tuple[int, ...]
-    entered_nanoseconds: tuple[int, ...] = ()
-
-
 class Stopwatch(Protocol):
     """Takes the time before and after each sample of operations, without waiting for any."""
 
@@ -56,8 +45,11 @@ class Stopwatch(Protocol):
     def stop(self) -> None:
         """Take the time right after the call came back."""
 
-    def read(self) -> Samples:
-        """The samples since the last reading; waits for the last to end."""
+    def read(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The nanoseconds of each sample since the last reading, and when each was entered; waits for the last to end.
+
+        Entered by the clock reading that its time starts at, the host's CLOCK_MONOTONIC; none where CUDA events took the times.
+        """
 
 
 class HostStopwatch:
@@ -73,11 +65,11 @@ class HostStopwatch:
 
     stop = start  # nothing but the next mark
 
-    def read(self) -> Samples:
+    def read(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The samples since the last reading."""
         marks, self._marks = self._marks, []
         entered, left = tuple(marks[::2]), marks[1::2]
-        return Samples(tuple(after - before for before, after in zip(entered, left, strict=True)), entered)
+        return tuple(after - before for before, after in zip(entered, left, strict=True)), entered
 
 
 class CudaStopwatch:
@@ -100,14 +92,13 @@ class CudaStopwatch:
 
     stop = start  # an event after it
 
-    def read(self) -> Samples:
+    def read(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The samples since the last reading, once the stream has finished all."""
         events, self._events = self._events, []
         torch.cuda.synchronize(self._device)
         pairs = zip(events[::2], events[1::2], strict=True)
-        return Samples(
-            tuple(round(before.elapsed_time(after) * 1e6) for before, after in pairs)
-        )  # from milliseconds
+        milliseconds = [before.elapsed_time(after) for before, after in pairs]
+        return tuple(round(time * 1e6) for time in milliseconds), ()
 
 
 def stopwatch_for(device: torch.device, *, on_host: bool = False) -> Stopwatch:
@@ -229,7 +220,7 @@ class SweepRunner:
         self._pattern: Pattern
         self._inspector: Inspector
         self._iteration = 0  # timed iterations so far, over the whole run
-        self._tally = Tally()
+        self._measured: RankCase  # of the case that runs
 
     def run(self) -> None:
         """Measure and verify every case, and emit each result at once; at the end, the ways in which it was done."""
@@ -253,10 +244,10 @@ class SweepRunner:
             self._run_case(index, case)
 
     def _run_case(self, index: int, case: Case) -> None:
-        self._tally = Tally()
+        self._measured = RankCase(self._group.rank, index)
         self._group.progress.enter_stage(WARMUP)
         self._prepare_pattern(case)
-        self._inspector = Inspector(self._group, self._pattern, index, case, self._tally)
+        self._inspector = Inspector(self._group, self._pattern, case, self._measured)
         predicted_seconds, left = self._warm_up(case)
         while left:
             buffers = self._area.carve(case, left)
@@ -266,8 +257,7 @@ class SweepRunner:
             self._iteration += len(buffers)
         if self._group.device.type == "cuda" and case.op != BARRIER:
             self._measure_isolated(case, predicted_seconds)
-        result = self._tally.freeze(self._group.rank, index)
-        self._group.progress.emit({"kind": "rank_case", **encode(result)})
+        self._group.progress.emit({"kind": "rank_case", **encode(self._measured)})
 
     def _prepare_pattern(self, case: Case) -> None:
         """Build the pattern of this operation and dtype, for its largest case, unless it is there already."""
@@ -338,7 +328,7 @@ class SweepRunner:
 
     def _measure(self, case: Case, buffers: list[Buffers], predicted_seconds: float | None) -> None:
         """Fill the buffers, then time one operation on each, back to back."""
-        group, tally = self._group, self._tally
+        group, measured = self._group, self._measured
         group.progress.enter_stage(MEASURE)
         calls = self._fill_all(case, buffers)
         stopwatch = stopwatch_for(group.device, on_host=case.op == BARRIER)
@@ -349,14 +339,13 @@ class SweepRunner:
             group.queue_ahead()
         self._time_all(calls, per_sample, stopwatch, self._announcement(case), predicted_seconds)
         group.synchronize()
-        samples = stopwatch.read()
-        tally.measure_seconds += time.perf_counter() - before
-        tally.times_nanoseconds += [
-            sample // min(per_sample, len(calls) - place * per_sample)
-            for place, sample in enumerate(samples.nanoseconds)
-        ]
-        tally.entered_nanoseconds += samples.entered_nanoseconds
-        tally.operations += len(calls)
+        samples, entered = stopwatch.read()
+        measured.measure_seconds += time.perf_counter() - before
+        measured.times_nanoseconds += tuple(
+            sample // min(per_sample, len(calls) - place * per_sample) for place, sample in enumerate(samples)
+        )
+        measured.entered_nanoseconds += entered
+        measured.operations += len(calls)
         for offset, pair in enumerate(buffers):
             # Only where it will be verified: a fault that cannot be detected must not count as fired.
             if self._inspector.looks_at(pair) and group.progress.should_flip_bit(self._iteration + offset):
@@ -395,7 +384,7 @@ class SweepRunner:
             before = time.perf_counter_ns()
             self._group.run(call, self._announcement(case), predicted_seconds)
             self._group.synchronize()
-            self._tally.isolated_nanoseconds.append(time.perf_counter_ns() - before)
+            self._measured.isolated_nanoseconds += (time.perf_counter_ns() - before,)
             self._verify([buffers], round_number, last=True, isolated=True)
 
     def _announcement(self, case: Case) -> Announcement:
@@ -418,7 +407,7 @@ class SweepRunner:
         for offset, pair in enumerate(buffers):
             self._fill(case, pair, self._iteration + offset)
         self._group.synchronize()
-        self._tally.verify_seconds += time.perf_counter() - before
+        self._measured.verify_seconds += time.perf_counter() - before
         calls = [self._call(case, pair) for pair in buffers]
         if self._graphs is None or case.op == BARRIER:
             return calls
@@ -436,4 +425,4 @@ class SweepRunner:
             is_last = last and offset == len(buffers) - 1
             if self._sweep.verify == "every" or (self._sweep.verify == "last" and is_last):
                 self._inspector.inspect(pair, round_number + offset, counted=not isolated)
-        self._tally.verify_seconds += time.perf_counter() - before
+        self._measured.verify_seconds += time.perf_counter() - before

@@ -20,6 +20,7 @@ RAISED_MARK = re.compile(
 ERROR_MARK = re.compile(
     rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|terminate called|egmentation|curl:|Aborted|BUG: "
 )
+DOUBT_MARK = re.compile(rb"ailed\b|FAILED|imed out|xceeded|borting|UNAVAILABLE|revoked")
 # A part of every line that one of these finds: four letters of it without a space are its key.
 _RAISED_PARTS = (
     *(b"Traceback", b"ignored", b"above", b"handling", b"Error", b"Exception", b"Interrupt", b"Exit", b"Failure", b"Timeout"),
@@ -29,11 +30,12 @@ _ERROR_PARTS = (
     *(b"rror", b"ERROR", b"atal", b"FATAL", b"what()", b"ssertion", b"anic", b"such", b"denied", b"found", b"terminate"),
     *(b"egmentation", b"curl:", b"Aborted", b"BUG:"),
 )  # fmt: skip
+_DOUBT_PARTS = (b"ailed", b"FAILED", b"imed", b"xceeded", b"borting", b"UNAVAILABLE", b"revoked")
 # A mark of fewer letters in one word.
 _RAISED_SHORT = b"Xid ("
 _PROGRESS_MARKS = (
     *(b"loss", b"Init COMPLETE", b"HTTP/", b"omplete", b"inished", b"samples/s", b"tokens/s", b"step", b"epoch", b"Epoch"),
-    *(b"Out of bounds values", b"fired up"),
+    *(b"Out of bounds values", b"fired up", b"unstuck"),
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")
@@ -53,6 +55,7 @@ class LineKind:
     is_of_ranks: bool  # of launchers and watchdogs, about ranks
     is_error: bool
     is_progress: bool
+    is_doubtful: bool  # it may report a failure, in words that healthy runs print too
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class _Index:
     stems: dict[bytes, tuple[tuple[bytes, Candidates], ...]]
     raised: frozenset[bytes]
     errors: frozenset[bytes]
+    doubts: frozenset[bytes]
     of_ranks: frozenset[bytes]
     short_of_ranks: tuple[bytes, ...]  # words of such lines without four letters
     progress: frozenset[bytes]
@@ -105,6 +109,7 @@ class Classifier:
             and LAUNCHER_MARK.search(shape) is not None,
             is_error=plan.errors and ERROR_MARK.search(shape) is not None,
             is_progress=plan.progress and any([mark in shape for mark in _PROGRESS_MARKS]),
+            is_doubtful=plan.doubts and DOUBT_MARK.search(shape) is not None,
         )
 
 
@@ -116,6 +121,7 @@ class _Plan:
     raised: bool
     of_ranks: bool
     errors: bool
+    doubts: bool
     progress: bool
 
 
@@ -127,6 +133,7 @@ def _plan_of(keys: frozenset[bytes], index: _Index) -> _Plan:
         raised=not index.raised.isdisjoint(keys),
         of_ranks=not index.of_ranks.isdisjoint(keys),
         errors=not index.errors.isdisjoint(keys),
+        doubts=not index.doubts.isdisjoint(keys),
         progress=not index.progress.isdisjoint(keys),
     )
 
@@ -163,13 +170,13 @@ def _index() -> _Index:
         (unkeyed if key is None else stems.setdefault(key, [])).append((stem, tuple(entries)))
     words = [word.encode() for word in LAUNCHER_WORDS]
     short = tuple(word for word in words if _rarest_key(word) is None)
-    raised, errors, of_ranks, progress = (
-        _keys(parts) for parts in (_RAISED_PARTS, _ERROR_PARTS, words, _PROGRESS_MARKS)
+    raised, errors, doubts, of_ranks, progress = (
+        _keys(parts) for parts in (_RAISED_PARTS, _ERROR_PARTS, _DOUBT_PARTS, words, _PROGRESS_MARKS)
     )
-    keys = frozenset(stems).union(raised, errors, of_ranks, progress)
+    keys = frozenset(stems).union(raised, errors, doubts, of_ranks, progress)
     order = {stem: place for place, stem in enumerate(by_stem)}
     by_key = {key: tuple(entries) for key, entries in stems.items()}
-    return _Index(by_key, raised, errors, of_ranks, short, progress, order, keys, tuple(unkeyed))
+    return _Index(by_key, raised, errors, doubts, of_ranks, short, progress, order, keys, tuple(unkeyed))
 
 
 def _keys(parts: Iterable[bytes]) -> frozenset[bytes]:

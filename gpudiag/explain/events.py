@@ -47,7 +47,7 @@ _ANYWHERE = re.compile(
 )
 # Reports of NCCL and the launchers that another process has gone.
 _OF_OTHERS = re.compile(
-    r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|[Tt]imed? ?out|Broken pipe|timeout"
+    r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|[Tt]imed? ?out|Broken pipe|timeout|Socket recv failed"
 )
 _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
 _OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
@@ -71,6 +71,8 @@ _FOREIGN = re.compile(
 _GOES_ON = re.compile(
     r"\b(?:[Cc]ontinuing|[Rr]etrying|[Ww]ill (?:be )?retr(?:y|ied)|[Ff]alling back|[Nn]on-fatal|[Nn]ot fatal|[Hh]armless|[Ii]gnoring)\b"
 )
+# SGLang, before it kills all of its processes.
+_KILLS_ALL = re.compile(r"usually means (?:the|one) child failed")
 # Failures that only report that another process ended.
 _REPORTS = frozenset(
     (
@@ -122,6 +124,7 @@ class Event:
     code: int | None = None  # of an exit
     quote: str = ""  # the words of the log, where the text is not them
     note: str = ""  # how its time was found
+    last_line: int = 0  # that shows it, where several do
 
     @property
     def excerpt(self) -> str:
@@ -187,6 +190,8 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             if shown.weak and went_on and found.count == shown.count:
                 continue
             standing = _standing(topic, found, log.facts, shown.last, shown.at, speaker)
+            if topic == "rank.killed" and _was_killed_by_its_server(log.facts, shown.number):
+                standing = Standing.ECHO
             rank = job.rank_of(log, speaker)
             if rank is None and not speaker.pod and standing is Standing.CAUSE and found.failure is not None:
                 rank = _rank_of_table(log, aborted=shown.where == "")
@@ -194,10 +199,17 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
                 Event(
                     standing, topic, shown.excerpt, log.name, number, shown.number, rank, job.host_of(log, speaker, rank), speaker.pod or log.place.pod,
                     shown.at or shown.before_at, shown.at is not None, log.attempt_at(shown.number), shown.where, shown.count,
-                    _quality_of(topic, found), found.failure is None,
+                    _quality_of(topic, found), found.failure is None, last_line=shown.last,
                 )
             )  # fmt: skip
     return events
+
+
+def _was_killed_by_its_server(facts: LogFacts, number: int) -> bool:
+    ended = facts.found.get("launch.child_failed")
+    return ended is not None and any(
+        shown.number < number and _KILLS_ALL.search(shown.excerpt) for shown in ended.speakers.values()
+    )
 
 
 def _quality_of(topic: str, found: Found) -> int:
@@ -220,7 +232,9 @@ def _standing(
     if facts.done_at > last or (facts.went_on(last, at, speaker) and not is_reported_late):
         return Standing.OUTLIVED
     if topic in _UNKNOWN_TOPICS:
-        return Standing.ECHO if _OF_OTHERS.search(found.excerpt) else Standing.UNKNOWN
+        is_refused = topic == "nccl.unhandled" and "network.connection_refused" in facts.found
+        is_echo = is_refused or _OF_OTHERS.search(found.excerpt)
+        return Standing.ECHO if is_echo else Standing.UNKNOWN
     if failure is not None and failure.origin is not None:
         return {
             Origin.OUTSIDE: Standing.OUTSIDE,

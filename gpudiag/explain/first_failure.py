@@ -90,7 +90,7 @@ def find_first_unknown(job: Identities, events: list[Event]) -> Group | None:
 def is_outlived_warning(job: Identities, event: Event) -> bool:
     """Whether an event is a warning that runs may outlive, and there is a step, or the end of NCCL's init, after it."""
     is_weak = event.topic in failures() and failures()[event.topic].weak
-    return is_weak and job.logs[event.log_number].facts.moved_after(event.line)
+    return is_weak and job.logs[event.log_number].facts.moved_after(max(event.line, event.last_line))
 
 
 def is_explained_by_absence(event: Event, events: list[Event]) -> bool:

@@ -189,6 +189,12 @@ def _unique_id_missed(facts: RankFacts, line: LogLine, match: Match) -> None:
     facts.miss(line, (int(match[1]),), at_start=True)
 
 
+@_reads("/job:", pattern=r"^/job:\w+/replica:\d+/task:(\d+)$", mark=r"^/job:")
+def _jax_missed(facts: RankFacts, line: LogLine, match: Match) -> None:
+    # Below `Barrier timed out. ... Timed out task names:`.
+    facts.miss(line, (int(match[1]),))
+
+
 def _ranks_in(text: str) -> tuple[int, ...]:
     return tuple(int(rank) for rank in text.split(","))
 

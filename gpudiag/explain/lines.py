@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum
 from functools import lru_cache
@@ -71,7 +71,10 @@ _TIMES = (
     ),
 )  # the last word is the year for times without one: a leap year; and 1903 for a time of the day alone
 _TIME_WITHIN = 120  # characters from the beginning
-_NCCL_SPEAKER = re.compile(r"(?:^|[\s\]:])(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[\d+\] ")
+# NCCL, and UCX in brackets.
+_NCCL_SPEAKER = re.compile(
+    r"(?:^|[\s\]:])\[?(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):(?:\d+ \[\d+\] |\d+(?::\d+)?\] )"
+)
 _TORCH_SPEAKER = re.compile(r"\[(?:PG [^\]]{0,40})?[Rr]ank[ :=]?(\d+)\]|\b[Rr]ank[=: ](\d+)[\])]")
 # SGLang, whose tensor-parallel rank is the rank where it names no other; Megatron's rerun state machine and
 # its NaN test.
@@ -92,6 +95,9 @@ _FIELD_LEVEL = re.compile(r"\b\"?(?:level|levelname|severity|lvl)\"?\s*[:=]\s*\"
 _LEVEL_WITHIN = 160
 
 HEADER = "Traceback (most recent call last)"
+_OF_RANK = re.compile(
+    r"\): \(RANK (\d+)\)"
+)  # torch.distributed.checkpoint: whose traceback another rank prints
 _MAX_LINES = 400  # of one traceback
 _GROUP_EDGE = re.compile(r"^\s*[|+] ?(?!-)")
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
@@ -419,11 +425,12 @@ class TracebackReader:
                 is_group = "Exception Group" in line.body
                 stem = line.body[: line.body.index(HEADER)].removesuffix("Original ")
                 stem = "" if is_group or stem[:1] in tuple(_BOX) else stem
+                of_rank = _OF_RANK.search(line.body)
                 is_ignored = line.number - self._ignored.pop(line.stream, -_MAX_LINES) <= 2
                 self.open[line.stream] = Traceback(
                     line.stream,
                     line.number,
-                    line.speaker,
+                    replace(line.speaker, rank=int(of_rank[1])) if of_rank else line.speaker,
                     line.at,
                     is_group=is_group,
                     is_ignored=is_ignored,

@@ -24,6 +24,7 @@ from gpudiag.explain.lines import (
 )
 from gpudiag.explain.rank_facts import RankFacts
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
+from gpudiag.explain.unknown_lines import UnknownLines
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job_state import FlightRecord
@@ -48,10 +49,11 @@ _CRASH_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)')
 _CRASH_LINES = 6
 _PLUGIN_XID = re.compile(r"XidCriticalError: Xid=(\d+)\b")  # the NVIDIA device plugin of Kubernetes
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
-# Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting.
+# Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting, and what takes itself back.
 _TALK = re.compile(
     r"^\s*(?:\+ |#|//|>>> )|(?:PASSED|SKIPPED|XFAIL|\.\.\. ok)\b|^[0-9a-f]{7,40} [A-Z]|"
     r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
+    r"you can ignore this warning|nv_get_p2p_free_callback|Thread is unstuck|"
     r"^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|commit|Merge|Author:)\b"
 )
 # Of these lines, those with content: a launcher's command that a shell echoes, and what nccl-tests found.
@@ -64,7 +66,7 @@ _HANDLED = re.compile(
 _PROGRESS = re.compile(
     r"""\bloss['"]?\s*[:=]?\s*-?\d|Init\ COMPLETE|HTTP/[\d.]+"\ 200|(?:samples|tokens|images|steps)/s(?:ec)?\b|
     (?:[Tt]raining|[Jj]ob|[Rr]un|[Aa]ll\ ranks|[Ee]poch)\ (?:\d+\ )?(?:has\ |is\ )?(?:completed?|finished)\b|finished\ successfully|
-    [Aa]pplication\ startup\ complete|fired\ up\ and\ ready|
+    [Aa]pplication\ startup\ complete|fired\ up\ and\ ready|Thread\ is\ unstuck|
     \b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|global_step)\b[\s:=\[(]*\d+(?:\s*/\s*\d+)?[\])]?[\s,:|].*\d""",
     re.VERBOSE,
 )
@@ -83,6 +85,7 @@ _LAUNCHERS = (
     "rank.",
     "slurm.",
 )  # their report on a rank explains no exception of its own
+_OF_NVIDIA = ("cuda.", "cublas.", "cudnn.", "nvlink.", "gpu.")
 # Frames of what speaks to other processes, or waits for them.
 _PEERS = re.compile(
     r"torch/distributed|torch/multiprocessing|torch/utils/data|/multiprocessing/|concurrent/futures|/ray/|/vllm/|/sglang/|/horovod/|"
@@ -95,14 +98,6 @@ _DONE = re.compile(
 )
 _DONE_BYTES = re.compile(_DONE.pattern.encode())
 _STEP_BYTES = 500  # of a line that may show progress
-MOST_UNKNOWN_LINES = 10_000  # that are counted
-# Words for what is no note: a line with one of them that nobody knows is counted, and never "nothing wrong".
-_GRAVE = re.compile(rb"\b(?:fatal|FATAL|Fatal|ERROR|BUG|panic|PANIC)\b(?!-)")
-# Settings, counts of none, and names: `log_level=ERROR`, `0 ERROR`, `ERROR: 0`, `-Werror`, `errors=0`.
-_HARMLESS_WORDS = re.compile(
-    rb"(?i)(?:level|verbosity|severity|filter|debug)\W{0,4}(?:fatal|error)|\b(?:no|0|without) (?:fatal|error|bug|panic)|"
-    rb"\b(?:fatal|error|bug|panic)s?\b\W{1,3}0\b|panic_on|non-?fatal|_(?:ERROR|FATAL|BUG)\b"
-)
 _ERROR_LINE = re.compile(
     r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
     r"Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
@@ -219,8 +214,7 @@ class LogFacts:
     has_text: bool = True  # a line that is not blank
     is_cut: bool = False  # it ends in the middle of a line
     last_words: bytes = b""  # its last line
-    unknown_lines: int = 0  # that carry a word for a grave error, and that nothing known explains
-    first_unknown: tuple[int, bytes] | None = None
+    unknown: UnknownLines = field(default_factory=UnknownLines)
     record: FlightRecord | None = None  # where the file is a dump of torch's flight recorder
 
     _steps: list[LogLine] | None = None
@@ -243,6 +237,12 @@ class LogFacts:
         return any(later > number for later, _ in self.lately) and any(
             step.number > number for step in self.progress
         )
+
+    @property
+    def not_known(self) -> tuple[int, tuple[int, bytes] | None]:
+        """How many lines report a failure that nothing known explains, and the first of them."""
+        last = self.unknown.last_doubtful
+        return self.unknown.counted(moved_on=self.done_at > last or self.moved_after(last))
 
     def went_on(self, number: int, at: datetime | None = None, speaker: Speaker = NOBODY) -> bool:
         """Whether the run went on after that line, printed at that time: other steps, or lines of the same rank."""
@@ -326,7 +326,9 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
                 reader.add(line, known.candidates)
         elif known.is_error:
             errors.append((number, raw))
-            reader.note_unknown(number, raw)
+            reader.facts.unknown.note(number, raw)
+        elif known.is_doubtful:
+            reader.facts.unknown.note(number, raw)
         if known.is_progress:
             lately.append((number, raw))
             mark = _RANK_MARK.search(raw, 0, _RANK_MARK_WITHIN)
@@ -349,7 +351,7 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
 def _classify_info(shape: bytes, classifier: Classifier) -> LineKind:
     """What an INFO line of NCCL may show: something about ranks, or something about Libfabric's plugin."""
     candidates = classifier.classify(shape).candidates if _LIBFABRIC in shape else ()
-    return LineKind(candidates, False, LAUNCHER_MARK.search(shape) is not None, False, False)
+    return LineKind(candidates, False, LAUNCHER_MARK.search(shape) is not None, False, False, False)
 
 
 def is_cut(last: bytes, shapes: Iterable[bytes]) -> bool:
@@ -406,7 +408,7 @@ class _Reader:
         if _XID_MARK.search(line.whole) and self._add_kernel_line(line):
             return
         if (named := _PLUGIN_XID.search(line.whole)) is not None:
-            self._add_plugin_xid(line, int(named[1]))
+            self._add_named_xid(line, int(named[1]))
         if ended is None and self._is_raised(line):
             ended = Traceback(
                 line.stream, line.number, line.speaker, line.at, text=line.body.strip(), raised_at=line.number
@@ -436,7 +438,7 @@ class _Reader:
             before.text += f" {line.body.strip()}"
         elif ended is None:
             self.add_error([line])
-            self.note_unknown(line.number, line.whole.encode(errors="replace"))
+            self.facts.unknown.note(line.number, line.whole.encode(errors="replace"))
 
     def add_error(self, lines: Sequence[LogLine]) -> bool:
         """Note the last line that reports an error; whether it is one of these."""
@@ -446,16 +448,6 @@ class _Reader:
             if is_error and not _TALK.search(line.body) and (before is None or before.number <= line.number):
                 self.facts.last_error = line
         return self.facts.last_error is not None and self.facts.last_error in lines
-
-    def note_unknown(self, number: int, raw: bytes) -> None:
-        """Count a line with a word for a grave error that nothing known explains."""
-        if self.facts.unknown_lines >= MOST_UNKNOWN_LINES:
-            return
-        if _GRAVE.search(raw) is None or _HARMLESS_WORDS.search(raw) is not None:
-            return
-        self.facts.unknown_lines += 1
-        if self.facts.first_unknown is None:
-            self.facts.first_unknown = (number, raw[:_STEP_BYTES])
 
     def _is_raised(self, line: LogLine) -> bool:
         """Whether the line ends a traceback whose frames are missing."""
@@ -497,6 +489,8 @@ class _Reader:
             match = pattern.search(line.body if "^" in pattern.expression[:1] else line.whole)
             if match is not None:
                 matching[failure.id], words[failure.id] = failure, match[0][-MAX_EXCERPT_CHARACTERS // 2 :]
+        if any(name.startswith("rocm.") for name in matching):  # NVIDIA's remedies do not fit an AMD GPU
+            matching = {name: one for name, one in matching.items() if not name.startswith(_OF_NVIDIA)}
         if any(not failure.generic for failure in matching.values()):
             matching = {name: failure for name, failure in matching.items() if not failure.generic}
         for failure in matching.values():
@@ -526,11 +520,11 @@ class _Reader:
         times = (read_time(raw[:200].decode(errors="replace")) for raw in reversed(self.before))
         return next((at for at in times if at is not None), None)
 
-    def _add_plugin_xid(self, line: LogLine, code: int) -> None:
+    def _add_named_xid(self, line: LogLine, code: int) -> None:
+        """Note an Xid that a line names as the cause, and that is no line of its own."""
         xid = xids().get(code)
         role = Role.HARDWARE if xid is not None and xid.kind is XidKind.HARDWARE else Role.CAUSE
-        explanation = explain_xid(code)
-        self.facts.found.setdefault(explanation.topic, Found(explanation, role)).add(line, False)
+        self._add_xid(line, explain_xid(code), role)
 
     def _add_kernel_line(self, line: LogLine) -> bool:
         event = parse_kernel_line(line.whole, NOT_ASKED)
@@ -538,10 +532,15 @@ class _Reader:
         if explained is None:
             return False
         explanation, role = explained
+        if event is not None and event.caused_by_xid is not None and role is Role.SYMPTOM:
+            self._add_named_xid(line, event.caused_by_xid)
+        self._add_xid(line, explanation, role)
+        return True
+
+    def _add_xid(self, line: LogLine, explanation: Explanation, role: Role) -> None:
         found = self.facts.found.setdefault(explanation.topic, Found(explanation, role))
         found.role = min(found.role, role, key=_ORDER.index)
         found.add(line, False)
-        return True
 
 
 def _prefer_own(known: str, later: str) -> str:

@@ -4,7 +4,7 @@ from gpudiag.explain.absence import last_steps
 from gpudiag.explain.events import Event, Standing, is_foreign
 from gpudiag.explain.first_failure import order_of
 from gpudiag.explain.identity import Identities
-from gpudiag.explain.log import MOST_UNKNOWN_LINES
+from gpudiag.explain.unknown_lines import MOST_UNKNOWN_LINES
 from gpudiag.model.explanation import Verdict, VerdictKind
 from gpudiag.model.number_ranges import count_of
 from gpudiag.model.untrusted_text import mask_text
@@ -38,12 +38,12 @@ def _harmless(events: list[Event]) -> tuple[str, ...]:
 
 
 def _first_unknown(job: Identities) -> tuple[str, ...]:
-    """The first line of each log with a word for a grave error that nothing known explains."""
+    """The first line of each log with a word for a failure that nothing known explains."""
     return tuple(
         f"not known: `{mask_text(raw.decode(errors='replace').strip())[:160]}` ({log.name}:{number})"
         for log in job.logs
-        if log.facts.first_unknown is not None
-        for number, raw in (log.facts.first_unknown,)
+        if (first := log.facts.not_known[1]) is not None
+        for number, raw in (first,)
     )[:_MOST_UNKNOWN]
 
 
@@ -83,7 +83,7 @@ def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
         for step, name, line, _ in last_steps(job).values()
         if step is not None
     ]
-    unknown = sum(log.facts.unknown_lines for log in job.logs)
+    unknown = sum(log.facts.not_known[0] for log in job.logs)
     if unknown:
         evidence += _first_unknown(job)
     count = f"{count_of(unknown, 'line')}{' or more' * (unknown >= MOST_UNKNOWN_LINES)}"

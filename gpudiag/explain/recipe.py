@@ -61,6 +61,8 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
     answer = explain_text(text)
     if answer.sightings or _is_text(words):
         return answer
+    for word in filter(_LOOKS_LIKE_A_PATH.fullmatch, words):
+        raise UsageError(f"cannot read {word}: no such file", hint=_HINT)
     if len(words) > 1:
         raise UsageError(f"cannot explain {text!r} at once", hint=_HINT)
     topics = (*known_topics(), *failures())

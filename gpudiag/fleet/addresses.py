@@ -52,11 +52,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """The address that a text names: `gpu1`, `gpu1:9000`, `[2001:db8::7]`, `https://proxy/gpus`.
-
-    Raises:
-        UsageError: it names none.
-    """
+    """The address of `gpu1`, `gpu1:9000`, `[2001:db8::7]`, `https://proxy/gpus`. Raises UsageError: none."""
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)
@@ -120,11 +116,7 @@ def _with_extra(address: Address, word: str) -> Address:
 
 
 def each_once(addresses: Iterable[Address]) -> tuple[Address, ...]:
-    """The addresses, each once.
-
-    Raises:
-        UsageError: there are none, or too many.
-    """
+    """The addresses, each once. Raises UsageError: there are none, or too many."""
     found = tuple({address.key: address for address in addresses}.values())
     if not found:
         raise UsageError("no machine is named", hint=_ADDRESS_HINT)

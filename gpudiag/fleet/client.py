@@ -1,7 +1,6 @@
-"""One request at a time to another machine's service, bounded in time and size: what answers may be anything.
+"""One request at a time to another machine's service, bounded in time and size: the answer may be anything.
 
-It sends the machine's own token and nothing of who asked; follows no redirect; verifies certificates; takes
-no compressed body, which could grow; and gives up after its deadline however the answer drips in.
+It sends the machine's own token alone, follows no redirect, verifies certificates, takes no compressed body.
 """
 
 import asyncio
@@ -72,11 +71,7 @@ class MachineClient:
         self._resolved: tuple[float, str] | None = None
 
     async def read(self, path: str, seconds: float, headers: dict[str, str] | None = None) -> Answer:
-        """The document at that path below /api/v1/, within `seconds`.
-
-        Raises:
-            FleetError: there is none.
-        """
+        """The document at that path below /api/v1/, within `seconds`. Raises FleetError: there is none."""
         try:
             return await within(seconds, self._read(path, headers or {}))
         except asyncio.TimeoutError as error:
@@ -274,11 +269,7 @@ def _describe_status(status: int) -> str:
 
 
 async def resolve(host: str) -> list[str]:
-    """The numeric addresses of a name, by a thread that nobody waits for at the end.
-
-    Raises:
-        OSError: the name is not known.
-    """
+    """The numeric addresses of a name, by a thread that nobody waits for. Raises OSError: it is not known."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[str]] = loop.create_future()
 

@@ -41,11 +41,7 @@ class Sources:
 
 
 def parse_sources(texts: Sequence[str], tokens: MachineTokens) -> Sources:
-    """The sources that the values of `--hub` name; a file is read once, so that a wrong one is refused at the start.
-
-    Raises:
-        UsageError: one names nothing, or there is none.
-    """
+    """The sources that the values of `--hub` name; files are read once. Raises UsageError: one names nothing."""
     named, files, names, partitions = [], [], [], []
     for word in (word.strip() for text in texts for word in text.split(",") if word.strip()):
         if word.startswith("@"):

@@ -65,11 +65,7 @@ class HubWatch:
                 machine.hurry()
 
     async def run(self) -> None:
-        """Ask all machines until cancelled.
-
-        Raises:
-            Exception: a bug of ours ended one of the tasks.
-        """
+        """Ask all machines until cancelled. Raises Exception: a bug of ours ended one of the tasks."""
         discovering = asyncio.create_task(self._discovery.run())
         ticks = 0
         try:

@@ -1,8 +1,7 @@
-"""A machine's documents as the hub's nouns: read field by field, since they may be of another version, or a lie.
+"""A machine's documents as the hub's nouns, field by field: they may be of another version, or a lie.
 
-A field that an older version does not have is named in `lacks`; one of the wrong type makes the document
-unreadable, for what else it holds cannot be believed then. Text is cut, and what would steer a reader's
-terminal is written out.
+A field that an older version lacks is named in `lacks`; one of the wrong type makes the document unreadable.
+Text is cut, and terminal controls are written out.
 """
 
 import math
@@ -31,11 +30,7 @@ _LACKING = Missing(MissingReason.NOT_ASKED, "this version does not report it")
 
 
 def need_schema(document: dict[str, Any], prefix: str) -> None:
-    """Refuse a document of another kind, or of a later form than this gpudiag reads.
-
-    Raises:
-        UnreadableError: it is one.
-    """
+    """Refuse a document of another kind or a later form. Raises UnreadableError: it is one."""
     name = _cut(str(document["schema"]), _WORD_CHARACTERS)
     if not name.startswith(prefix):
         raise UnreadableError(f"it answers with {name}, not with {prefix}{_READ_VERSION}")
@@ -49,11 +44,7 @@ def need_schema(document: dict[str, Any], prefix: str) -> None:
 
 
 def read_report(live: dict[str, Any], serials: dict[str, str]) -> MachineReport:
-    """The report in a `gpudiag.live` document; `serials` are those known by UUID.
-
-    Raises:
-        UnreadableError: a field is of the wrong type.
-    """
+    """The report in a `gpudiag.live` document; `serials` by UUID. Raises UnreadableError: a wrong type."""
     need_schema(live, LIVE)
     fields = _Fields(live, "")
     gpus, users, jobs = _read_gpus(fields, serials)
@@ -136,11 +127,7 @@ def _read_finding(fields: "_Fields") -> MachineFinding:
 
 
 def read_serials(snapshot: dict[str, Any]) -> dict[str, str]:
-    """The serial numbers of the GPUs by UUID, where a `gpudiag.snapshot` has them.
-
-    Raises:
-        UnreadableError: a field is of the wrong type.
-    """
+    """The GPUs' serial numbers by UUID, if a `gpudiag.snapshot` has them. Raises UnreadableError: a wrong type."""
     need_schema(snapshot, SNAPSHOT)
     found = {}
     for place, item in enumerate(_Fields(snapshot, "").items("devices")[:_MOST_GPUS]):
@@ -152,7 +139,7 @@ def read_serials(snapshot: dict[str, Any]) -> dict[str, str]:
 
 
 def read_poll(poll: dict[str, Any]) -> tuple[str, dict[str, Any] | None, list[tuple[str, str, str]]]:
-    """The id to go on from, the newest live document, and the entries of the timeline since: kind, message, severity.
+    """The id to go on from, the newest live document, and the timeline since: kind, message, severity.
 
     Raises:
         UnreadableError: it is no poll's answer.

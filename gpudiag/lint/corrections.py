@@ -52,8 +52,8 @@ def in_front_of(
 ) -> Place | None:
     """The place in front of the statement around a node, for a statement that is added.
 
-    With `moves`, a node of the statement that goes there: None where the two are of different blocks, or
-    where what the statement needs (`needs`, if not all of it) is made in between.
+    With `moves`, a node of the statement that goes there: None across blocks, or where what it needs
+    (`needs`, if not all) is made in between.
     """
     statement = program.names.statement_of(node)
     if moves is None:

@@ -35,10 +35,7 @@ class FixedFile:
 
 
 def plan_fixes(report: LintReport) -> list[FixedFile]:
-    """Each file that certain fixes change; of two fixes of one place the first counts.
-
-    A file that has changed since it was linted is left alone.
-    """
+    """Each file that certain fixes change; of two in one place the first; no file that has changed since."""
     by_path: dict[str, list[LintFinding]] = {}
     for finding in report.findings:
         if finding.edits:

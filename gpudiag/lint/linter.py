@@ -74,7 +74,7 @@ def lint_files(paths: Sequence[Path], *, processes: int | None = None) -> LintRe
 def _expand(paths: Iterable[Path]) -> Iterator[Path]:
     """The files, and of folders the scripts in them, without hidden folders and installed packages.
 
-    A folder that cannot be read stands for itself: opened like a file, it gives the reason.
+    A folder that cannot be read stands for itself.
     """
     for path in paths:
         if not os.path.isdir(path):

@@ -136,5 +136,5 @@ def _scalar(word: str, line: int) -> Any:
         return None
     try:
         return _Located(json.loads(word, strict=False), line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _Located("", line)

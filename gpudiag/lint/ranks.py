@@ -299,10 +299,7 @@ def is_stand_in(node: ast.AST | None) -> bool:
 def _holds_in_a_job(
     kinds: frozenset[str], operator: ast.cmpop, left: ast.expr, right: ast.expr
 ) -> bool | None:
-    """Whether a comparison holds with ranks (True) or without any (False); None where it is neither.
-
-    Such are `world_size > 1`, `local_rank != -1`, `rank is None` and `"RANK" in os.environ`.
-    """
+    """Whether a test such as `world_size > 1` holds with ranks (True) or without; None: neither."""
     if (
         isinstance(left, ast.Constant)
         and left.value in ENVIRONMENT

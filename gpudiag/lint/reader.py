@@ -105,12 +105,8 @@ class SourceFile:
     kind: str = "script"
 
 
-def read_source(path: Path, name: str | None = None) -> SourceFile:
-    """The scripts of a file.
-
-    Raises:
-        Unreadable: it is no text, too large, or cannot be opened.
-    """
+def read_source(path: Path) -> SourceFile:
+    """The scripts of a file. Raises Unreadable: it is no text, too large, or cannot be opened."""
     suffix = path.suffix.lower()
     limit = MAX_NOTEBOOK_BYTES if suffix in _NOTEBOOKS else MAX_BYTES
     try:
@@ -120,15 +116,11 @@ def read_source(path: Path, name: str | None = None) -> SourceFile:
         raise Unreadable(f"it cannot be opened: {error.strerror or error}") from error
     if len(content) > limit:
         raise Unreadable(f"it is larger than {limit // 1_000_000} MB, too large for a script")
-    return parse_source(content, name or str(path), suffix)
+    return parse_source(content, str(path), suffix)
 
 
 def parse_source(content: bytes, name: str, suffix: str = ".py") -> SourceFile:
-    """The scripts in the bytes of a file, read by its suffix.
-
-    Raises:
-        Unreadable: the bytes are no text, or the suffix is that of something else than Python.
-    """
+    """The scripts in the bytes of a file, read by its suffix. Raises Unreadable: no text, or no Python."""
     text, encoding, remark = decode_source(content)
     if text is None:
         raise Unreadable(remark or "it is no text")

@@ -13,10 +13,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def work_in_shares(work: Callable[[_Item], _Made], items: Sequence[_Item], count: int) -> list[_Made]:
-    """The result of `work` for each item, in their order, by `count` processes of which this is the first.
+    """The result of `work` for each item, in order, by `count` processes of which this is the first.
 
-    Signals are for this process alone: what they raise here ends the others. Where one ends by itself, or is
-    killed for want of memory, its share is done here.
+    Signals reach this one alone and end the others; the share of one that ended is done here.
     """
     shares = [items[number::count] for number in range(count)]
     others: list[tuple[int, int] | None] = []

@@ -1,8 +1,7 @@
-"""The C library's allocator, in processes that live for months.
+"""The C library's allocator, in processes that live for months: little memory, and freed memory given back.
 
-glibc gives each thread that allocates a heap of its own ("arena", up to 8 for each processor; mallopt(3)), and what was freed
-in one is never used in another; and it keeps more free memory, and larger blocks, the larger those were that it was asked for. A
-process that mostly waits gains nothing by either, and keeps a few MiB more.
+By default glibc has up to 8 heaps for each processor, and keeps more free memory the more was asked for
+(mallopt(3)).
 """
 
 import ctypes
@@ -15,10 +14,7 @@ _LARGE_BYTES = (
 
 
 def keep_little_memory() -> None:
-    """Have all threads that are started from now on allocate in one heap, and what is free go back to the kernel.
-
-    Does nothing where the C library has no such choice.
-    """
+    """Have threads that start from now on share one heap, and free memory returned, if the C library can."""
     with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
         library.mallopt(_M_ARENA_MAX, 1)

@@ -1,7 +1,6 @@
-"""A process's control groups: their paths, their folders, what a quota has cost (cgroup-v1/*.rst and cgroup-v2.rst of the kernel).
+"""A process's control groups: paths, folders, the cost of a quota (cgroup-v1/*.rst and cgroup-v2.rst).
 
-A machine may have both versions at once. Version 2 has one group for all controllers, whose name here is
-empty.
+A machine may have both versions; the one group of version 2 has an empty name here.
 """
 
 import re
@@ -21,10 +20,7 @@ def parse_groups(text: str) -> dict[str, str]:
 
 
 def find_folders(text: str) -> Mapping[str, Path]:
-    """The folder of each controller's group, from the text of /proc/PID/cgroup.
-
-    In a container that text may have the host's path; then the mount's root is the container's group.
-    """
+    """The folder of each controller's group, from /proc/PID/cgroup, which may have the host's paths."""
     folders = {}
     mounts = read_mounts()
     for name, group in parse_groups(text).items():
@@ -60,14 +56,14 @@ def parse_numbers(text: str) -> dict[str, int]:
 
 
 def throttled_seconds(counters: Mapping[str, int]) -> float | None:
-    """For how long a processor quota has held a group back, from its cpu.stat; None where it does not count that."""
+    """For how long a processor quota has held a group back (cpu.stat); None where it is not counted."""
     if "throttled_usec" in counters:
         return counters["throttled_usec"] / 1e6
     return counters["throttled_time"] / 1e9 if "throttled_time" in counters else None
 
 
 def frozen_by(folders: Mapping[str, Path]) -> str | None:
-    """The group among them that is frozen: version 1's freezer, version 2's cgroup.events; None if none is."""
+    """The frozen group among them, by version 1's freezer or version 2's cgroup.events; None if none is."""
     for name in ("freezer", UNIFIED):
         folder = folders.get(name)
         if folder is None:

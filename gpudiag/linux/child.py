@@ -1,11 +1,8 @@
-"""The processes that we start: tied to our life, signalled, killed, and reaped without waiting for one that cannot end.
+"""The processes that we start: tied to our life, signalled, killed, and reaped without waiting.
 
-A process in uninterruptible sleep, as in a wedged driver, ends when the kernel lets it, and no signal changes
-that. So nobody waits for a child without a limit: who gives one up kills it, adds it to its `KilledChildren`
-and goes on, and a later count reaps it. Once we are gone, init does.
-
-A child is made in one of two ways: by `os.fork`, where a millisecond counts and there is one thread
-(probe/guard.py), else as a `Program`.
+No signal ends a process in uninterruptible sleep. So a child that is given up is killed, added to
+`KilledChildren`, and reaped later; once we are gone, by init. Children are made by `os.fork` where a
+millisecond counts and there is one thread (probe/guard.py), else as a `Program`.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ class Child:
         return (True, os.waitstatus_to_exitcode(status)) if reaped else (False, None)
 
     def exit_status(self) -> int | None:
-        """Its exit status, or minus the signal that ended it; None while it runs, and where another reaped it."""
+        """Its exit status, or minus its signal; None while it runs, and where another reaped it."""
         return self._status if self.is_reaped() else None
 
     def wait(self, seconds: float) -> int | None:
@@ -157,10 +154,9 @@ def with_import_path(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends, however it ends; end it now if the parent is gone.
+    """Have the kernel kill this process when its parent's thread ends (prctl(2)); end it now if that is gone.
 
-    The signal is bound to the parent's thread that started this process, not to the parent as a
-    whole (prctl(2)); so the parent must start such a process from a thread that outlives it.
+    Start such a process from a thread that outlives it.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
@@ -173,14 +169,14 @@ def name_process(name: str) -> None:
 
 
 def drop_standard_files(*descriptors: int) -> None:
-    """Point these of 0, 1 and 2, by default all, at /dev/null: no reader of our output waits for this process."""
+    """Point these of 0, 1 and 2, by default all, at /dev/null: no reader of our output waits for us."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors or (0, 1, 2):
         os.dup2(null, descriptor)
 
 
 def peek_exit(pid: int) -> int | None:
-    """The exit status of a child, or minus its signal, without reaping it: its pid stays its own; None while it runs.
+    """The exit status of a child, or minus its signal, without reaping it; None while it runs.
 
     Raises:
         ChildProcessError: it was reaped, or is no child of ours.
@@ -198,6 +194,6 @@ def kill(pid: int) -> None:
 
 
 def kill_group(group: int) -> None:
-    """Send SIGKILL to every process of a process group; do nothing if the group is empty, or another user's by now."""
+    """Send SIGKILL to all of a process group; nothing if it is empty, or another user's by now."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The network interfaces of this process's network namespace with their addresses, in the order of getifaddrs(3)."""
+"""The interfaces of this process's network namespace with their addresses, in getifaddrs(3)'s order."""
 
 import struct
 from dataclasses import dataclass
@@ -24,11 +24,7 @@ class InterfaceAddress:
 
 
 def list_addresses() -> list[InterfaceAddress]:
-    """All addresses of this machine: those of IPv4 first, each family in the order of the interfaces.
-
-    Raises:
-        OSError: the kernel does not answer such questions here.
-    """
+    """All addresses of this machine, IPv4 first, by interface. Raises OSError: the kernel gives no answer."""
     question = _ADDRESS_HEADER.pack(0, 0, 0, 0, 0)
     found = [_parse_address(body) for body in ask_all(_NETLINK_ROUTE, _ASK_ADDRESSES, question)]
     return sorted(found, key=lambda one: ":" in one.address)

@@ -1,7 +1,6 @@
-"""Children of an event loop: read by it without blocking, and given up without waiting for them.
+"""Children of an event loop: read without blocking, given up without waiting.
 
-asyncio's own subprocesses wait for each child in a thread; one that is stuck in the driver cannot be
-reaped, and that thread would never end.
+asyncio's own subprocesses wait in a thread each, which never ends if the child is stuck in the driver.
 """
 
 import asyncio

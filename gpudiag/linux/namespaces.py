@@ -22,11 +22,7 @@ def read_machine() -> Machine:
 
 
 def read_boot_id() -> str:
-    """The id of this boot of the machine, which no other boot has (random(4)).
-
-    Raises:
-        OSError: there is no /proc.
-    """
+    """The id of this boot of the machine (random(4)). Raises OSError: there is no /proc."""
     return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 

@@ -1,4 +1,4 @@
-"""What the kernel answers to a question by netlink that asks for all there is of something (linux/netlink.h)."""
+"""The kernel's answer by netlink to a question for all there is of something (linux/netlink.h)."""
 
 import struct
 from collections.abc import Iterator
@@ -13,11 +13,7 @@ _RECEIVE_SECONDS = 2.0
 
 
 def ask_all(protocol: int, kind: int, question: bytes) -> Iterator[bytes]:
-    """The body of each message of the answer.
-
-    Raises:
-        OSError: the kernel does not answer such questions here, or not in time.
-    """
+    """The body of each message of the answer. Raises OSError: the kernel gives none, or not in time."""
     with socket(AF_NETLINK, SOCK_RAW, protocol) as netlink:
         netlink.settimeout(_RECEIVE_SECONDS)
         netlink.send(_HEADER.pack(_HEADER.size + len(question), kind, _REQUEST_DUMP, 1, 0) + question)

@@ -1,6 +1,6 @@
-"""What the kernel shows of a process in /proc/PID: its state, environment, open files, schedule; and who started whom.
+"""What the kernel shows of a process in /proc: state, environment, open files, schedule, parents.
 
-A process is named by its pid, by `self`, or, for a thread, by `PID/task/TID`.
+A process is a pid or `self`; a thread is `PID/task/TID`.
 """
 
 import os
@@ -47,7 +47,7 @@ class Stat(NamedTuple):
 
     @property
     def start_ticks(self) -> int:
-        """Clock ticks from the boot to its start; with the pid it names a process also where pids are used again."""
+        """Clock ticks from the boot to its start, which with the pid name a process for good."""
         return int(self.fields[_START_TICKS])
 
     @property
@@ -82,11 +82,7 @@ def parse_stat(text: str) -> Stat:
 
 
 def read_stat(process: int | str, root: str = "/proc") -> Stat:
-    """What the kernel shows of the process, or of one of its threads.
-
-    Raises:
-        OSError: it has ended.
-    """
+    """What the kernel shows of the process, or of one of its threads. Raises OSError: it has ended."""
     return parse_stat(read_text(f"{root}/{process}/stat"))
 
 
@@ -104,17 +100,13 @@ def is_alive(pid: int) -> bool:
 
 
 def read_status(process: int | str, root: str = "/proc") -> dict[str, str]:
-    """The lines of /proc/PID/status: `Uid`, `NSpid`, `TracerPid` and the like, each as the kernel writes it.
-
-    Raises:
-        OSError: it has ended.
-    """
+    """The lines of /proc/PID/status, as the kernel writes them. Raises OSError: it has ended."""
     lines = (line.partition(":") for line in read_text(f"{root}/{process}/status").splitlines())
     return {name: value.strip() for name, _, value in lines}
 
 
 def read_schedule(process: int | str) -> tuple[float, float, int]:
-    """Seconds on a processor, seconds ready to run that waited for one, and how often it was given one (sched-stats.rst).
+    """Seconds on a processor, seconds that waited for one, and how often it got one (sched-stats.rst).
 
     Raises:
         OSError: it has ended, or the kernel does not count.
@@ -133,11 +125,7 @@ def read_wait_channel(process: int | str) -> str:
 
 
 def read_environment(process: int | str, root: str = "/proc") -> dict[str, str]:
-    """The variables that it was started with.
-
-    Raises:
-        OSError: it has ended, or is another user's.
-    """
+    """The variables that it was started with. Raises OSError: it has ended, or is another user's."""
     pairs = (entry.partition("=") for entry in read_text(f"{root}/{process}/environ").split("\0"))
     return {name: value for name, equals, value in pairs if equals}
 
@@ -148,7 +136,7 @@ def list_pids() -> list[int]:
 
 
 def list_environments() -> Iterator[tuple[int, bytes]]:
-    """The pid and the environment, as bytes, of every process that may be read: this user's, or all as root."""
+    """The pid and the environment, as bytes, of every process that may be read."""
     for pid in list_pids():
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             yield pid, file.read()
@@ -176,11 +164,7 @@ def has_gpu_open(pid: int) -> bool:
 
 
 def read_text(path: str) -> str:
-    """The text of a file of /proc.
-
-    Raises:
-        OSError: the process is gone, or it may not be read.
-    """
+    """The text of a file of /proc. Raises OSError: the process is gone, or it may not be read."""
     with open(path, errors="replace") as file:
         return file.read()
 
@@ -192,7 +176,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def children(pid: int, root: str = "/proc", *, of_main_thread: bool = False) -> list[int]:
-    """The processes that its threads have started, or its main one; empty where the kernel does not list them."""
+    """The processes that its threads, or its main one, have started; empty where the kernel lists none."""
     found: list[int] = []
     try:
         threads = [str(pid)] if of_main_thread else os.listdir(f"{root}/{pid}/task")

@@ -1,8 +1,7 @@
 """Tables of nccl-tests, of every binary and version: rows of sizes, out of place and in place.
 
-Columns differ: up to 2.9 `error` instead of `#wrong` and no root; all_gather had no `redop`; from 2.18 `-I`
-adds four columns of iterations behind each placement. Other lines may stand between the parts of a row, which
-is printed in pieces.
+Up to 2.9 `error` stands for `#wrong`, without a root; all_gather had no `redop`; from 2.18 `-I` adds four
+columns. Other lines may stand between the parts of a row.
 """
 
 import re

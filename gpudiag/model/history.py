@@ -8,8 +8,6 @@ from gpudiag.model.device import Snapshot
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Reading
 
-UNREAD = "the history"  # how the reason for an unreadable history begins; checks that need it add nothing
-
 
 @noun
 class Sample:

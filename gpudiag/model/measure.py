@@ -15,6 +15,7 @@ class ExchangePhase(StrEnum):
 
     SCREEN = "screen"  # random disjoint pairs
     LOAD = "load"  # every node with two others at once
+    FULL = "full"  # equally many nodes of each leaf at once, each with one of another leaf
     CONFIRM = "confirm"  # a suspect with a node that is known to be good, or a suspected pair again
 
 
@@ -83,7 +84,7 @@ class Suspect:
     `nodes` has one place in `Localisation.nodes`, or two for a link. `rail` is None for a node as a whole,
     and `nodes` is empty for all nodes, or a rail of all of them. `value` is the best that it reached where
     the usual is `usual`: bytes per second for SLOW, seconds of the tail for LOSSY; both are None for FAILED,
-    where `words` has the error's text.
+    where `words` has the error's text. Of the uplinks of a switch under load both are sums over `exchanges` at once.
     """
 
     symptom: Symptom

@@ -20,6 +20,7 @@ class MissingReason(StrEnum):
     TIMED_OUT = "timed_out"
     ATTACHING = "attaching"  # the driver is still initialising the GPU for the first program that asks
     NOT_ASKED = "not_asked"
+    IN_USE = "in_use"  # others use the GPU, so that it was not tested
     ERROR = "error"
 
 

@@ -4,13 +4,12 @@ from dataclasses import field
 from datetime import datetime
 from typing import ClassVar
 
-from gpudiag.compat import Self
 from gpudiag.model.active import ActiveMeasurement, DiskResult
 from gpudiag.model.codec import FLATTEN, noun
 from gpudiag.model.device import Snapshot
-from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner, Severity, worst_first
+from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement
-from gpudiag.model.reading import NOT_ASKED, Missing, Reading
+from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.training import StrategyMeasurement
 
 
@@ -56,18 +55,6 @@ class CollectiveReport:
     measurement: CollectiveMeasurement = field(metadata=FLATTEN)
     findings: tuple[Finding, ...]
     simulated: str | None = None
-
-    @classmethod
-    def of(cls, report: Report) -> Self:
-        """The collective part of that report.
-
-        Raises:
-            ValueError: nothing was measured.
-        """
-        measured = report.measures.collective
-        if isinstance(measured, Missing):
-            raise ValueError(f"no collective was measured: {measured}")  # noqa: TRY004 - of a type that fits
-        return cls(report.verdict, measured, worst_first(report.findings()), report.snapshot.simulated)
 
 
 @noun

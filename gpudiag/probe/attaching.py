@@ -1,7 +1,7 @@
 """How long to wait for a driver that must first attach its GPUs.
 
-Without persistence mode nothing holds a GPU while no program uses it. The first handle of each then makes the
-driver start it, one GPU after the other. If the program is killed before that, the driver stays cold.
+Without persistence mode the first handle of each GPU makes the driver start it, one after the other. If the
+program is killed before that, the driver stays cold.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Time that a process was given: without that in which it was ready to run and the processors were others'.
+"""Time that a process was given: without that in which it waited for a processor.
 
-On a busy host a second may hold a fifth of a second for a process. A limit by wall time then takes a healthy
-driver for a hung one. What the kernel counts in /proc/PID/task/TID/schedstat (nanoseconds on the run queue,
-the second number) is no time in which an answer could have come. A thread in a call that hangs is not on the
-run queue: its wait counts in full.
+On a busy host a limit by wall time takes a healthy driver for a hung one. The kernel counts the nanoseconds
+on the run queue (/proc/PID/task/TID/schedstat); a thread in a call that hangs is not on it.
 """
 
 from __future__ import annotations
@@ -28,10 +26,7 @@ class Running(Protocol):
 
 
 def waited_seconds(pid: int | str = "self") -> float:
-    """Seconds that the living threads of that process have waited for a processor, all together; 0 if not known.
-
-    Of this process, those count too whose end was noted.
-    """
+    """Seconds for which that process's threads waited for a processor in all; 0 if unknown."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -58,9 +53,9 @@ def own_thread_waited_seconds() -> float:
 def deadline_for(
     child: Running, seconds: float, since: Callable[[], float] | None = None
 ) -> Callable[[], float]:
-    """When that child has had `seconds` of time given to it (`time.monotonic`), to be asked again until it has passed.
+    """When that child has been given `seconds` since `since`, by default its start (`time.monotonic`).
 
-    `since` gives the deadline as it is without a busy host; by default `seconds` after the child's start.
+    Ask again until it has passed.
     """
 
     def moment() -> float:

@@ -1,13 +1,9 @@
 """Run a probe in a child process with a deadline: a hang, a crash or a kill costs the probe, never us.
 
-A call into a wedged driver never returns and cannot be interrupted, so it must not happen in the
-process that answers. The child is forked (about a millisecond, where a second interpreter takes ten)
-before any driver library is loaded, and streams what it finds over a pipe, message by message. By the
-deadline the parent takes what came, kills the child and does not wait for it: a process in
-uninterruptible sleep cannot be reaped, and the user's shell must not wait for it either, so a child
-keeps none of our file descriptors.
-
-A message is plain data (None, bool, int, float, str, list, tuple, dict with str keys).
+A call into a wedged driver never returns. So a child makes it, forked before any driver library is loaded (a
+millisecond; an interpreter takes ten), and sends messages over a pipe: plain data (None, bool, int, float,
+str, list, tuple, dict with str keys). At the deadline the parent takes what came and kills the child
+without waiting: one in uninterruptible sleep cannot be reaped, and keeps none of our descriptors.
 """
 
 from __future__ import annotations
@@ -83,7 +79,7 @@ def pop_json(received: bytearray) -> list[Any]:
     for line in lines:
         try:
             messages.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             messages.append(["garbled", line.decode(errors="replace").strip()])
     return messages
 
@@ -94,9 +90,8 @@ _killed = KilledChildren()
 class GuardedChild:
     """A running probe: its messages so far, and how it ended.
 
-    `ending` is None while it runs, then `finished`, `raised`, `crashed` or `timed_out`; `detail` has the
-    reason. `seconds` is the time that the probe took: a fork's by its own clock, without that in which the
-    host gave it no processor; a program's by ours.
+    `ending` is None while it runs, then `finished`, `raised`, `crashed` or `timed_out`; `detail` is the
+    reason. `seconds`: what the probe took, of a fork without the time in which it waited for a processor.
     """
 
     def __init__(
@@ -163,10 +158,7 @@ class GuardedChild:
                 self.messages.append(message)
 
     def give_up(self) -> None:
-        """Kill the child and everything that it started, without waiting for it.
-
-        A child that has asked to outlive us is left alone: it ends by itself.
-        """
+        """Kill the child and all that it started, without waiting; not one that has asked to outlive us."""
         if self.ending is not None:
             return
         if self.messages and self.messages[-1][0] in ("finished", "raised"):
@@ -217,11 +209,10 @@ class GuardedChild:
 
 
 def start_guarded(entry: str, *arguments: Any) -> GuardedChild:
-    """A child that runs `entry`, written `module:function`, as `function(emit, *arguments)`.
+    """A child that runs `entry`, written `module:function`, as `function(emit, *arguments)` on plain data.
 
-    The arguments and what is given to `emit` are plain data. The child dies with the thread that
-    started it. In a multi-threaded process a fork could inherit a held lock, so there the child is a
-    second interpreter.
+    It dies with the thread that started it. In a multi-threaded process, where a fork could inherit a held
+    lock, it is a second interpreter.
 
     Raises:
         ShortageError: no process can be started here, or there is no /proc.
@@ -242,11 +233,10 @@ def start_guarded(entry: str, *arguments: Any) -> GuardedChild:
 
 
 def start_program(argv: Sequence[str], environment: Mapping[str, str]) -> GuardedChild:
-    """A child that runs the program `argv` and cannot outlive us.
+    """A child that runs the program `argv`, in a process group that is killed with it.
 
-    It writes its messages to file descriptor 3, one JSON array a line, the last one
-    `["finished", SECONDS]`; what it prints is kept as evidence. It leads a process group, which is
-    killed with it.
+    It writes messages to file descriptor 3, one JSON array a line, the last one `["finished", SECONDS]`. What
+    it prints is kept as evidence.
 
     Raises:
         ShortageError: no process can be started here.
@@ -267,7 +257,7 @@ def start_program(argv: Sequence[str], environment: Mapping[str, str]) -> Guarde
 
 
 def raise_shortage(children: Iterable[GuardedChild | None]) -> None:
-    """Raise what one of these children was refused, if any was: its answer is about this process, not about the machine.
+    """Raise what one of these children was refused, if any: its answer is not about the machine.
 
     Raises:
         ShortageError: a child was refused memory, threads or files.
@@ -281,8 +271,7 @@ def raise_shortage(children: Iterable[GuardedChild | None]) -> None:
 def collect(deadlines: Iterable[tuple[GuardedChild, float | Callable[[], float]]]) -> None:
     """Wait until each child has ended or its deadline (`time.monotonic`) has passed; give up the late ones.
 
-    A callable deadline is called again after every message. If the wait is interrupted, as by Ctrl-C, all
-    children are given up.
+    A callable deadline is called again after every message. An interrupt gives up all children.
     """
     waiting = [(child, deadline) for child, deadline in deadlines if child.ending is None]
     try:
@@ -367,7 +356,7 @@ def run_entry(entry: str, arguments: Sequence[Any], emit: Callable[[Any], None])
 
 
 def emit_shortage(emit: Callable[[Any], None], error: BaseException) -> bool:
-    """Report to the parent what this process was refused, where the error is the sign of that; whether it is."""
+    """Report what this process was refused, if the error is a sign of that; whether it is."""
     from gpudiag.shortage import shortage_of
 
     shortage = shortage_of(error)
@@ -422,11 +411,7 @@ def _exec(
 
 
 def _has_threads() -> bool:
-    """Whether this process has more than its main thread.
-
-    Raises:
-        ShortageError: there is no /proc.
-    """
+    """Whether this process has more than its main thread. Raises ShortageError: there is no /proc."""
     try:
         return len(os.listdir("/proc/self/task")) > 1
     except FileNotFoundError:

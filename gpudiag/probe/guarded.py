@@ -1,7 +1,4 @@
-"""`python -m gpudiag.probe.guarded MODULE:FUNCTION ARGUMENTS`: a guarded probe as a program of its own.
-
-For multi-threaded callers, which must not fork; `guard.start_guarded` chooses.
-"""
+"""`python -m gpudiag.probe.guarded MODULE:FUNCTION ARGUMENTS`: a guarded probe for multi-threaded callers."""
 
 import json
 import os

@@ -152,15 +152,12 @@ def take_snapshot(
 ) -> Snapshot:
     """This machine's GPUs as the wanted sources (of SOURCES) see them, and where the sources differ.
 
-    A source that fails has a status, and raises nothing; only what this process itself was refused is raised.
-    `deadline_seconds` bounds NVML and the host; GPUtil has at least 5 s and torch, which takes seconds to
-    import, at least 30 s. The snapshot comes within a second of the longest of them; time in which a busy
-    host gave a child no processor is added to its deadline. `started` are probes that `start_probes` started
-    earlier for the same environment and root; `python` is the interpreter whose torch is asked. `host_state`
-    asks for what only a judgement of the host needs (`Machine.state`), `kernel_log` for this boot's kernel
-    log. With `patient`, NVML's deadline counts from the last GPU that the driver had to attach
-    (`probe.attaching`). `ask_torch` starts the child that asks torch; by default a program of its own.
-    Without `wake`, GPUs that are asleep stay so.
+    A source that fails has a status. `deadline_seconds` bounds NVML and the host, without the time in which a
+    busy host gave a child no processor; GPUtil has at least 5 s, torch 30 s. `started` are probes of
+    `start_probes` for the same environment and root, `python` the interpreter whose torch is asked.
+    `host_state` asks for `Machine.state`, `kernel_log` for this boot's log. With `patient`, NVML's deadline
+    counts from the last GPU attached (`probe.attaching`). `ask_torch` starts the child that asks torch.
+    Without `wake`, GPUs stay asleep.
 
     Raises:
         ShortageError: gpudiag was refused processes, threads, memory, files or /proc.

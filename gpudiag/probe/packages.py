@@ -1,4 +1,4 @@
-"""Which distributions an interpreter has, and which build of torch, without importing any of them.
+"""Which distributions and which torch an interpreter has, without importing them.
 
 A file of the standard library alone: another interpreter runs it as a program, with the names as arguments.
 """
@@ -26,7 +26,7 @@ def read_packages(names: list[str]) -> dict[str, str]:
 
 
 def read_torch() -> dict[str, str]:
-    """`version` and, of a build with CUDA, `cuda`, as torch/version.py has them; empty where there is no torch."""
+    """`version` and, of a CUDA build, `cuda`, as torch/version.py has them; empty without torch."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return {}

@@ -1,7 +1,6 @@
-"""A process's pulse: what the kernel counts of its main thread, read often and for next to nothing.
+"""A process's pulse: what the kernel counts of its main thread, by two open files of /proc.
 
-Two files of /proc stay open, so that a reading is two system calls. None of them takes the lock of the
-process's memory, so the process is not held up, and a stuck one does not hold up the reader.
+No lock of the process's memory is taken: neither holds up the other.
 """
 
 import os
@@ -18,11 +17,7 @@ class PulseReader:
     """Reads one process's pulse until `close`."""
 
     def __init__(self, pid: int) -> None:
-        """Open its files.
-
-        Raises:
-            OSError: there is no such process.
-        """
+        """Open its files. Raises OSError: there is no such process."""
         self.pid = pid
         folder = f"/proc/{pid}/task/{pid}"
         self._schedstat = os.open(f"{folder}/schedstat", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,8 +1,7 @@
 """GPUs that the kernel has put to sleep (PCI runtime suspend, D3cold), which asking NVML would wake.
 
-A laptop's GPU takes 5 to 7 W more while it is awake, and some wake for minutes after each question
-(henrygd/beszel-docs pull request 35, corecoding/Vitals issue 442, PolpOnline/gpu-usage-waybar pull request
-41). sysfs shows it without waking them.
+Awake, a laptop's GPU takes 5 to 7 W more, some for minutes (henrygd/beszel-docs pull request 35,
+corecoding/Vitals issue 442). sysfs shows it without waking them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The sources side by side: each GPU's identity in them, and where they differ, each with its likely reason.
+"""The sources side by side: each GPU's identity in them, and where they differ, with the likely reason.
 
-NVML's rows are joined with the PCI bus by bus id. A GPU that NVML can no longer name gets its identity
-from the other sources, and one that NVML does not list at all still gets a row.
+NVML's rows are joined with the PCI bus by bus id; a GPU that NVML cannot name, or not list, is a row too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -73,10 +72,7 @@ def _known(reading: Reading[Any]) -> Any:
 
 
 def _bus_ids_by_order(devices: tuple[Device, ...], gpus: tuple[PciDevice, ...]) -> dict[int, str]:
-    """NVML index to bus id; empty unless NVML lists as many GPUs as the bus and every known pair fits.
-
-    NVML numbers GPUs by bus id, so the known pairs fix the unknown ones.
-    """
+    """NVML index to bus id, as NVML numbers by bus id; empty unless the counts and all known pairs fit."""
     on_bus = [gpu.bus_id for gpu in gpus]
     if len(on_bus) != len(devices):
         return {}

@@ -1,8 +1,4 @@
-"""Start asking NVML and the host before anything else is loaded; `inventory.take_snapshot` collects.
-
-The quickest command forks these children first and imports the rest of itself while they work
-(cli/fast_path.py).
-"""
+"""Start asking NVML and the host before all else is loaded (cli/fast_path.py); `take_snapshot` collects."""
 
 from __future__ import annotations
 
@@ -39,7 +35,7 @@ class StartedProbes:
     def start_judging(
         self, environment: Mapping[str, str], log_seconds: float | None, *, host_state: bool
     ) -> None:
-        """Start reading the host's state, and for at most `log_seconds` the kernel log, unless they are started."""
+        """Start reading the host's state and, for at most `log_seconds`, the kernel log, if not started."""
         if log_seconds is not None and self.kernel_log is None:
             entry = "gpudiag.probe.kernel_log.read:stream_kernel_log"
             self.kernel_log = start_guarded(entry, self.root, log_seconds)
@@ -55,10 +51,7 @@ def start_probes(
     root: str | None = None,
     wake: bool = True,
 ) -> StartedProbes:
-    """Children that ask NVML, if it is among the sources, and the host; each is collected later.
-
-    Without `wake`, a GPU that the kernel has suspended is not asked.
-    """
+    """Children that ask NVML, if wanted, and the host. Without `wake`, suspended GPUs are not asked."""
     root = root or host_root(environment)
     nvml = start_guarded("gpudiag.probe.nvml.early:stream_nvml", root, wake) if "nvml" in sources else None
     return StartedProbes(nvml, start_guarded("gpudiag.probe.host.machine:stream_machine", root), root)

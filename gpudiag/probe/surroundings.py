@@ -1,7 +1,6 @@
 """What a doctor looks at beside the sources: programs, packages, rights, folders, ports, sockets.
 
-Run in a guarded child: a PATH or a state folder on a network file system can block forever. Each topic is
-read in a thread of its own and sent when it is done.
+Run in a guarded child, a thread for each topic: a network file system can block forever.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _INTERPRETER_SECONDS = 10.0
 def stream_surroundings(
     emit: Callable[[Any], None], root: str, folder: str, python: str | None, environment: Mapping[str, str]
 ) -> None:
-    """Send `("topic", sheet)` for each topic; `folder` is that of the state, `python` another interpreter's."""
+    """Send `("topic", sheet)` for each topic; `folder`: of the state, `python`: another interpreter."""
     topics: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (
         (_programs, (environment,)),
         (_packages, ()),
@@ -128,7 +127,7 @@ def _ask_other(python: str, names: Sequence[str]) -> tuple[dict[str, str], dict[
         raise Absent(TIMED_OUT, f"{python} gave no answer within {_INTERPRETER_SECONDS:.0f} s") from None
     except OSError as error:
         raise Absent(ERROR, f"{python} cannot be run: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Absent(ERROR, f"{python} is no working Python") from None
     return found, torch
 
@@ -159,7 +158,7 @@ def _state_folder(sheet: Sheet, folder: str) -> None:
 
 
 def read_state_folder(folder: str) -> dict[str, Any]:
-    """A sheet's document of model.doctor.StateFolder: a file is written and removed again, and no folder is left."""
+    """A sheet of model.doctor.StateFolder: a file is written and removed again, and no folder is left."""
     sheet = Sheet()
     sheet.values |= {"path": folder, "problem": ""}
     place = folder

@@ -64,7 +64,7 @@ def was_given_any(machine: Machine) -> bool:
 
 
 def _given_by_slurm(machine: Machine) -> tuple[str, int] | None:
-    """The variable with the number of GPUs that Slurm gave on this node, and the count; None where none is set."""
+    """The variable with the number of GPUs that Slurm gave on this node, and the count; None if unset."""
     for name in _SLURM_LISTS:
         if name in machine.allocation:
             return name, len(_tokens(machine.allocation[name]))
@@ -83,10 +83,10 @@ def device_node_count(machine: Machine) -> int:
 
 
 def cuda_visible(machine: Machine, uuids: Sequence[str | None]) -> list[int] | None:
-    """The indices in `uuids` that CUDA_VISIBLE_DEVICES leaves visible, in its order; None where it is unset.
+    """The indices in `uuids` that CUDA_VISIBLE_DEVICES shows, in its order; None if it is unset.
 
-    CUDA accepts ordinals and unique UUID prefixes, stops at the first entry that names no GPU, and shows
-    none where a GPU is named twice (CUDA C++ Programming Guide, "CUDA Environment Variables").
+    CUDA takes ordinals and unique UUID prefixes, stops at the first unknown entry, and shows none for one
+    named twice (CUDA C++ Programming Guide, "CUDA Environment Variables").
     """
     value = machine.allocation.get("CUDA_VISIBLE_DEVICES")
     if value is None:
@@ -114,10 +114,7 @@ def _tokens(value: str) -> list[str]:
 
 
 def read_allocation(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that allocate GPUs or limit their memory, secrets masked; of Slurm's, ids and those with GPU in the name.
-
-    Slurm: sbatch(1) and srun(1), "OUTPUT ENVIRONMENT VARIABLES".
-    """
+    """The variables that allocate GPUs or limit their memory, secrets masked (Slurm: sbatch(1), srun(1))."""
     return {
         name: mask_text(value)
         for name, value in sorted(environment.items())

@@ -41,11 +41,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class RankEnvironment:
-    """This process's place among the processes that a launcher started.
-
-    `init_method` is where the ranks rendezvous. `run_key` is the same for all processes of one run
-    and for no others.
-    """
+    """This process's place in a launch; ranks meet at `init_method`, `run_key` is of one run."""
 
     launcher: Launcher
     rank: int
@@ -80,14 +76,11 @@ def read_environment(
 ) -> RankEnvironment | None:
     """The rank that a launcher gave this process; None if none did, so that gpudiag spawns the ranks.
 
-    `rank`, `world_size` and `init_method` are the flags of those names.
+    First the flags `rank`, `world_size`, `init_method` count, then torchrun, RANK, horovodrun, and the
+    launcher that `launchers` finds (docs/launchers.md).
 
-    Where several show it, flags come first, then torchrun, then RANK, then horovodrun, then the launcher
-    that `launchers` finds: docs/launchers.md.
-
-    Raises:
-        UsageError: flags or variables are incomplete, contradict each other, or are not numbers; or
-            a launcher started processes on several machines, and nothing shows which is rank 0's.
+    Raises: UsageError: they are incomplete, contradict each other, or are no numbers; or nothing shows rank
+    0's machine.
     """
     flags = {"--rank": rank, "--world-size": world_size, "--init-method": init_method}
     if any(value is not None for value in flags.values()):
@@ -107,9 +100,9 @@ def read_environment(
 def read_claim(
     variables: Mapping[str, str], *, rank: int | None = None, world_size: int | None = None
 ) -> tuple[int, int] | None:
-    """Which rank of how many this process is by the flags, its launcher, or RANK and WORLD_SIZE; None if not of several.
+    """Which rank of how many this process is by flags, launcher, or RANK and WORLD_SIZE; None if alone.
 
-    For a process whose place is refused: it may still be known whom the others miss.
+    For a process whose place is refused: others may miss it.
     """
     if rank is None or world_size is None:
         names = ("RANK", "WORLD_SIZE")
@@ -130,11 +123,10 @@ def read_launch(
 ) -> RankEnvironment | None:
     """The place that flags or a launcher gave this process among several; None where it is alone.
 
-    Variables that are incomplete are no launcher's: to look at a machine needs no rank, and goes on without.
+    Incomplete variables are no launcher's: a look at a machine needs no rank.
 
     Raises:
-        UsageError: the flags are incomplete, or a launcher started several processes and nobody gives where
-            they can meet.
+        UsageError: the flags are incomplete, or a launcher started several processes without a meeting point.
     """
     explicit = any(flag is not None for flag in (rank, world_size, init_method))
     try:
@@ -214,11 +206,7 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
 
 
 def _meeting_place(variables: Mapping[str, str], init_method: str) -> str:
-    """The address at which ranks meet; `env://` is that of MASTER_ADDR and MASTER_PORT.
-
-    Raises:
-        UsageError: torch's ranks cannot meet there; a RuntimeError in every rank would show less.
-    """
+    """The address at which ranks meet; `env://`: MASTER_ADDR and MASTER_PORT. Raises UsageError: none."""
     if init_method == "env://":
         absent = [name for name in _MASTER_VARIABLES if not variables.get(name)]
         if absent:
@@ -307,9 +295,9 @@ def _setter_of_rank(variables: Mapping[str, str]) -> Launcher:
 
 
 def _real_local_rank(variables: Mapping[str, str], rank: int, local_rank: int, local_world_size: int) -> int:
-    """Which of this machine's ranks this is, also under `torchrun --virtual-local-rank`: there all have LOCAL_RANK 0.
+    """Which of this machine's ranks this is; `torchrun --virtual-local-rank` sets LOCAL_RANK 0 for all.
 
-    That mode shows each rank one GPU, which is number 0 to it. torchrun numbers ranks machine by machine.
+    torchrun numbers ranks machine by machine.
     """
     group = variables.get("GROUP_RANK", "")
     if local_rank != 0 or "TORCHELASTIC_RUN_ID" not in variables or not group.isdecimal():
@@ -319,11 +307,7 @@ def _real_local_rank(variables: Mapping[str, str], rank: int, local_rank: int, l
 
 
 def _refuse_port(port: int, world_size: int, *, by_torchrun: bool = False) -> None:
-    """Raise where ranks cannot meet at that port.
-
-    At port 0 rank 0 gets any port, and the others never learn which. torchrun hands on `--master-port 0` as
-    it is, and its own workers then wait for ever.
-    """
+    """Raise at port 0, where rank 0 gets any port, and the others wait for ever (torchrun hands it on)."""
     if port == 0 and world_size > 1:
         raise UsageError(
             "MASTER_PORT is 0: the ranks have no rendezvous port",
@@ -339,10 +323,9 @@ def _refuse_port(port: int, world_size: int, *, by_torchrun: bool = False) -> No
 
 
 def _read_horovodrun(variables: Mapping[str, str]) -> RankEnvironment:
-    """The rank that horovodrun gave this process; every rank knows the address of its rendezvous.
+    """The rank that horovodrun gave this process, and its rendezvous: where it runs rank 0, else MASTER_ADDR.
 
-    Ranks rendezvous at that address, where horovodrun runs rank 0 unless its hosts are listed otherwise:
-    then MASTER_ADDR is the place. The port is derived from horovodrun's own, which no two runs share.
+    The port is derived from horovodrun's own, which no two runs share.
     """
     address = variables.get("MASTER_ADDR") or variables.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
     if not address:

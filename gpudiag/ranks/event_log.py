@@ -4,23 +4,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpudiag.compat import StrEnum
 from gpudiag.model import codec
 from gpudiag.ranks.rank.arrivals import Arrivals
-from gpudiag.ranks.run import RankEvent
-
-
-class EventKind(StrEnum):
-    """One line of an event file."""
-
-    EMITTED = "emitted"  # by the entry, through Progress.emit
-    RESULT = "result"  # what the entry returned
-    ARRIVALS = "arrivals"  # when the rank arrived at each timed collective
-    RAISED = "raised"  # the exception that ended the entry
-    FAULT = "fault"  # an injected fault that is about to happen
+from gpudiag.ranks.run import EventKind, RankEvent
 
 
 class EventWriter:
@@ -41,14 +31,15 @@ class EventWriter:
 class EventReader:
     """The agent's side: reads the events that came since the last call."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the file at `path`, which need not exist yet."""
+    def __init__(self, path: Path, rank: int) -> None:
+        """Read the file at `path`, which need not exist yet: that of `rank`."""
         self._path = path
+        self._rank = rank
         self._descriptor = -1
         self._partial = b""
 
-    def read_new(self) -> list[dict[str, Any]]:
-        """The events appended since the last call; a line still being written waits for the next."""
+    def read_new(self) -> list[RankEvent]:
+        """The events appended since the last call, by CLOCK_MONOTONIC; a line still being written waits for the next."""
         if self._descriptor < 0:
             try:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -58,7 +49,11 @@ class EventReader:
         while chunk := os.read(self._descriptor, 1 << 20):
             data += chunk
         *lines, self._partial = data.split(b"\n")
-        return [json.loads(line) for line in lines]
+        return [self._parse(line) for line in lines]
+
+    def _parse(self, line: bytes) -> RankEvent:
+        read = json.loads(line)
+        return RankEvent(self._rank, read["at"], read["data"], EventKind(read["kind"]))
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -67,37 +62,33 @@ class EventReader:
             self._descriptor = -1
 
 
-RawEvent = tuple[int, dict[str, Any]]  # a rank, and one line of its event file
-
-
 class EventLog:
-    """Collects raw events; another agent can be given what it has collected, and continue from there."""
+    """Collects the events of ranks; another agent can be given what it has collected, and continue from there."""
 
     def __init__(self, started: float, on_event: Callable[[RankEvent], None] | None = None) -> None:
         """Count times from `started`; call `on_event` for each event that an entry emits, as it comes."""
         self.started = started
-        self.raw: list[RawEvent] = []
-        self.events: list[RankEvent] = []
+        self.collected: list[RankEvent] = []  # all of them, by CLOCK_MONOTONIC
+        self.events: list[RankEvent] = []  # those that entries emitted, since the start
         self.results: dict[int, dict[str, Any]] = {}
         self.arrivals: dict[int, Arrivals] = {}
         self.faults_fired: dict[str, float] = {}  # when each first happened
         self._on_event = on_event
 
-    def add(self, events: Iterable[RawEvent]) -> None:
-        """Add raw events."""
-        for rank, event in events:
-            self.raw.append((rank, event))
-            self._sort(rank, event["kind"], event["at"], event["data"])
+    def add(self, events: Iterable[RankEvent]) -> None:
+        """Add events, by CLOCK_MONOTONIC."""
+        for event in events:
+            self.collected.append(event)
+            self._sort(replace(event, at_seconds=event.at_seconds - self.started))
 
-    def _sort(self, rank: int, kind: str, at: float, data: dict[str, Any]) -> None:
-        if kind == EventKind.RESULT:
-            self.results[rank] = data
-        elif kind == EventKind.ARRIVALS:
-            self.arrivals[rank] = codec.decode(Arrivals, data)
-        elif kind == EventKind.FAULT:
-            self.faults_fired.setdefault(data["specification"], at - self.started)
-        elif kind == EventKind.EMITTED:
-            event = RankEvent(rank, at - self.started, data)
+    def _sort(self, event: RankEvent) -> None:
+        if event.kind is EventKind.RESULT:
+            self.results[event.rank] = event.data
+        elif event.kind is EventKind.ARRIVALS:
+            self.arrivals[event.rank] = codec.decode(Arrivals, event.data)
+        elif event.kind is EventKind.FAULT:
+            self.faults_fired.setdefault(event.data["specification"], event.at_seconds)
+        elif event.kind is EventKind.EMITTED:
             self.events.append(event)
             if self._on_event is not None:
                 self._on_event(event)

@@ -40,11 +40,9 @@ class MismatchKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One injected fault: its kind, its rank, and when it happens.
+    """One injected fault: its kind, its rank, and when: at a timed `iteration` from 0, or a `stage`.
 
-    `iteration` is a timed iteration counted from 0 over the whole run; `stage` is a stage's name;
-    exactly one of them is set, except for `slow`, which has `delay_seconds` instead. With `other_rank` only
-    what the two ranks exchange with each other is slow.
+    `slow` has `delay_seconds` instead; with `other_rank` only what the two exchange is slow.
     """
 
     kind: FaultKind
@@ -60,7 +58,7 @@ class Fault:
 def parse_fault(text: str, world_size: int, *, of_pairs: bool = False) -> Fault:
     """The fault that `text` asks for, such as `kill:2@5`, `stop:1@init` or `slow:3:20`.
 
-    `of_pairs`: two ranks of the run exchange data by themselves, so that `slow:2-5:20` has a meaning.
+    `of_pairs`: `slow:2-5:20` has a meaning, as two ranks exchange data by themselves.
 
     Raises:
         UsageError: the text is not a fault, or the rank is not in the run.

@@ -28,10 +28,7 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def expand_nodes(text: str) -> tuple[str, ...]:
-    """The nodes of a list such as `gpu[01-03,7],login`, in Slurm's order; empty for what is no such list.
-
-    slurm.conf(5), "NODE CONFIGURATION", and scontrol(1), `show hostnames`.
-    """
+    """The nodes of `gpu[01-03,7],login`, in Slurm's order (slurm.conf(5), scontrol(1)); empty for no list."""
     nodes: list[str] = []
     for part in _split_outside_brackets(text):
         for node in _expand_one(part):
@@ -54,10 +51,7 @@ def tasks_on_node(text: str, node: int) -> int | None:
 
 
 def node_address(node: str) -> str | None:
-    """The address that Slurm reaches this node at, by `scontrol show node`; None where that shows none.
-
-    For clusters whose nodes have no name that other programs could look up.
-    """
+    """Slurm's address of this node, by `scontrol show node`, for names without one; None if unknown."""
     program = shutil.which("scontrol")
     if program is None:
         return None
@@ -272,8 +266,8 @@ def find_launched(
 ) -> LaunchedProcess | None:
     """This process among several that a launcher started; None where none did, or it is the only one.
 
-    `has_address` is whether a name can be looked up; `address_of` where a node of Slurm is that cannot.
-    `parent` names the launcher's own process on this machine, for launchers that do not name their runs.
+    `has_address`: whether a name can be looked up; `address_of`: where a node of Slurm is that cannot;
+    `parent` names the launcher's process here, for launchers that do not name their runs.
 
     Raises:
         UsageError: the variables contradict each other, or each pod is to start several processes.
@@ -316,12 +310,9 @@ def claimed_rank(variables: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def refuse_contradiction(variables: Mapping[str, str]) -> None:
-    """Raise where RANK is another number than that of the launcher's own process: it was left in the shell.
+    """Raise UsageError where RANK is not the launcher's own number: it was left in the shell.
 
-    A launcher inside of this one sets WORLD_SIZE to another number of ranks, or TORCHELASTIC_RUN_ID.
-
-    Raises:
-        UsageError: all processes of the launch would take themselves for the same rank.
+    A launcher inside of this one sets another WORLD_SIZE, or TORCHELASTIC_RUN_ID.
     """
     found, rank = _numbered_by(variables), variables.get("RANK", "")
     if (
@@ -346,12 +337,9 @@ def _numbered_by(variables: Mapping[str, str]) -> ProcessLauncher | None:
 
 
 def refuse_several_per_pod(variables: Mapping[str, str]) -> None:
-    """Raise where each pod of Kubeflow's operator is to run several processes, and torchrun did not start this one.
+    """Raise UsageError where each pod of Kubeflow's operator runs several processes, without torchrun.
 
-    `auto` and the like are for torchrun to resolve; beside RANK the operator counts them as one.
-
-    Raises:
-        UsageError: PET_NPROC_PER_NODE sets it; torchrun reads it.
+    torchrun reads PET_NPROC_PER_NODE; `auto` and the like count as one.
     """
     wanted = variables.get("PET_NPROC_PER_NODE") or "1"
     one = wanted == "1" or ("RANK" in variables and not wanted.isdecimal())

@@ -235,7 +235,7 @@ def _expand(text: str, number: int, name: str) -> tuple[str, ...]:
 def _parse_kubernetes(text: str, name: str) -> dict[str, NodeLabels]:
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--labels {name} is no whole JSON: {error}", hint=_HINT) from error
     items = document.get("items", [document]) if isinstance(document, dict) else document
     items = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []

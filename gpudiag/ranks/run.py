@@ -1,21 +1,33 @@
-"""The result of running ranks."""
+"""What ranks report, and the result of running them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.codec import noun
 from gpudiag.model.measure import LatenessSeries, RanksOfRun
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 
+class EventKind(StrEnum):
+    """What an event of a rank is: one line of its event file."""
+
+    EMITTED = "emitted"  # by the entry, through Progress.emit
+    RESULT = "result"  # what the entry returned
+    ARRIVALS = "arrivals"  # when the rank arrived at each timed collective
+    RAISED = "raised"  # the exception that ended the entry
+    FAULT = "fault"  # an injected fault that is about to happen
+
+
 @dataclass(frozen=True, slots=True)
 class RankEvent:
-    """One event that a rank's entry emitted, `at_seconds` after the run started."""
+    """One event of a rank, `at_seconds` after the run started; by CLOCK_MONOTONIC until the run's log has it."""
 
     rank: int
     at_seconds: float
     data: dict[str, Any]
+    kind: EventKind = EventKind.EMITTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +42,9 @@ class RankResult:
 class RankRun(RanksOfRun):
     """One run of an entry on its ranks: what they returned, and what happened to them.
 
-    `incidents` has the cause first, then ranks that were late; if it has only late ranks, every rank
-    returned a result and ended with status 0. `returned` has each rank that returned a result,
-    even if another rank failed. `reporter` is whether this process reports to the user: under a
-    launcher every process gets the same run, and exactly one has it True.
+    `incidents`: the cause first, then late ranks; with late ranks alone, all ended with status 0. `returned`:
+    each rank that returned a result. `reporter`: whether this process reports to the user, as one of a launch
+    does.
     """
 
     returned: tuple[RankResult, ...] = ()

@@ -64,9 +64,8 @@ ENDLESS = Patience(math.inf, math.inf, math.inf, math.inf)
 class Budgets:
     """How long a run and its parts may take.
 
-    `stage_seconds` bounds the time a rank stays in a stage without progress (no operation entered
-    or left), not the stage as a whole. `run_seconds` bounds the whole run; None leaves that to the
-    stages. `patience` is for failures that may heal; those that last until `run_seconds` are reported then.
+    `stage_seconds`: in a stage without an operation entered or left; `run_seconds`: the whole run, None: by
+    stages; `patience`: for failures that may heal, until `run_seconds`.
     """
 
     stage_seconds: Mapping[str, float] = field(default_factory=lambda: DEFAULT_STAGE_SECONDS)

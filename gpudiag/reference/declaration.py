@@ -22,11 +22,10 @@ COUNTER: MetricKind = "counter"
 class Call:
     """A function of nvml.h about one GPU that returns the reading.
 
-    `gives` is what the answer is: a number (NVML's all ones are none, nor is one below 0), one that is not 0,
-    one that is above 0 on every GPU that runs, a percentage, a number that may be below 0, a text,
-    nvmlEnableState_t, a flag, or the words of an enumeration by number. A number is divided by `per`. Of a
-    function that answers several readings, each declares the same call and its `place`: the member's name, or
-    its number. `wide`: 64 bits. A driver that does not know the function is asked the `older` one.
+    `gives`: a number (not all ones, nor below 0), one that is not 0, one above 0 on every running GPU, a
+    percentage, a number that may be below 0, a text, nvmlEnableState_t, a flag, or an enumeration's words.
+    `per` divides. `place`: the member's name or number, where several readings share the call. `wide`: 64
+    bits. `older`: for a driver that does not know the function.
     """
 
     __slots__ = ("arguments", "function", "gives", "older", "per", "place", "wide")
@@ -52,10 +51,7 @@ class Call:
 
 
 class Field:
-    """A field of nvmlDeviceGetFieldValues (NVML_FI_DEV_...), asked for in one batch with all others.
-
-    Where the driver does not give it, for any reason, `otherwise` is asked.
-    """
+    """A field of nvmlDeviceGetFieldValues (NVML_FI_DEV_...), asked in a batch; if silent, `otherwise`."""
 
     __slots__ = ("gives", "number", "otherwise", "per", "wide")
 
@@ -88,10 +84,9 @@ class ByHand:
 
 
 class Activity:
-    """A metric of NVML's GPM (NVML_GPM_METRIC_...): the mean of what happened between two looks at the GPU.
+    """A metric of NVML's GPM (NVML_GPM_METRIC_...): the mean between two looks, for Hopper and later.
 
-    All of them are computed in one call from two samples of the GPU's counters, which a caller that asks
-    again and again keeps; a single look has no answer. For Hopper and later. `per` multiplies: 2**20 for MiB.
+    A single look has no answer. `per` multiplies: 2**20 for MiB.
     """
 
     __slots__ = ("number", "per")
@@ -106,10 +101,7 @@ Question = Call | Field | ByHand | Activity
 
 
 class Family:
-    """A metric's own name (without `gpudiag_gpu_` and `_total`), its kind and its help sentence.
-
-    `core` False: constant, or part of another metric; only in the full scrape.
-    """
+    """A metric's name (without `gpudiag_gpu_` and `_total`), kind and help; `core`: in each scrape."""
 
     __slots__ = ("core", "kind", "name", "text")
 
@@ -155,10 +147,7 @@ class Otel:
 
 
 class Metric:
-    """The reading as a sample of a family, in the family's unit, distinguished by its labels.
-
-    `rare`: this sample is only in the full scrape.
-    """
+    """The reading as a sample of a family, in its unit, with labels; `rare`: in the full scrape alone."""
 
     __slots__ = ("dcgm", "family", "labels", "otel", "rare", "scale")
 
@@ -206,11 +195,12 @@ class Declared:
     """One reading of a GPU, declared once: everything about it is made from this.
 
     `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `called`
-    is what a sentence calls the reading, where the words of the field's name would not be clear to a
-    reader. `tier`: how often the service asks: once, on every tick (fast: what moves from second to second),
-    every five seconds, whatever that costs and whoever looks (prompt: no event shows it, and jobs must stay
-    away at once), every five seconds or more rarely where calls are dear (slow), or every minute (fixed: what
-    changes only where a user changes it); without a question it does not come from NVML. `history` is how several samples become one that is remembered.
+    is what a sentence calls the reading, where the words of the field's name would not be clear to a reader.
+    `tier`: how often the service asks: once, on every tick (fast: what moves from second to second), every
+    five seconds, whatever that costs and whoever looks (prompt: no event shows it, and jobs must stay away at
+    once), every five seconds or more rarely where calls are dear (slow), or every minute (fixed: what changes
+    only where a user changes it); without a question it does not come from NVML. `history` is how several
+    samples become one that is remembered.
     """
 
     __slots__ = ("called", "fact", "history", "metric", "name", "question", "tier", "words")

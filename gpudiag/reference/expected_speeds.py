@@ -40,10 +40,7 @@ class Curve:
     nccl: str = ""
 
     def at(self, size_bytes: int) -> float | None:
-        """What is published for that size, between two sizes by their logarithms; None below the smallest.
-
-        Above the largest it is the largest's: a plateau does not fall.
-        """
+        """What is published for that size, by logarithms between two; None below the smallest."""
         if size_bytes < self.points[0][0]:
             return None
         for (low, slow), (high, fast) in pairwise(self.points):

@@ -1,8 +1,4 @@
-"""What people call a reading, and why there is none: the words of every text, in place of names of fields.
-
-A document has the field (`retired_pages_corrected`) and the reason (`not_supported`); a sentence has these
-words.
-"""
+"""What people call a reading, and why there is none: the words of every text, in place of field names."""
 
 from __future__ import annotations
 
@@ -21,6 +17,7 @@ WHY_MISSING = {
     MissingReason.TIMED_OUT: "no answer by the deadline",
     MissingReason.ATTACHING: "the driver is still attaching the GPU",
     MissingReason.NOT_ASKED: "it was not asked for",
+    MissingReason.IN_USE: "others use the GPU",
     MissingReason.ERROR: "reading it failed",
 }
 

@@ -30,10 +30,7 @@ class LeastSize:
 
 @dataclass(frozen=True, slots=True)
 class PublishedSpeed:
-    """A floor or figure of one test on one kind of machine, published by others or measured by gpudiag.
-
-    `value` and `ideal`, what the device's own readings allow, are bytes or operations per second.
-    """
+    """A floor or figure of one test on one kind of machine, in bytes or operations per second."""
 
     test: str
     setup: str
@@ -82,21 +79,13 @@ def sustained_speed(test: str, model: str, dtype: str = "", size: int = 0) -> Pu
 
 
 def pcie_bytes_per_second(generation: int, width: int) -> float:
-    """Bytes per second of a PCIe link of that generation and width, in one direction, before packet overhead.
-
-    Raises:
-        KeyError: there is no such generation.
-    """
+    """Bytes per second of a PCIe link one way, before packet overhead. Raises KeyError: no such one."""
     rates: dict[str, float] = read_table(_TABLE)["pcie_lane_bytes_per_second"]
     return rates[str(generation)] * width
 
 
 def nvlink_bytes_per_second(version: int) -> float:
-    """Bytes per second of one NVLink of that version, in one direction.
-
-    Raises:
-        KeyError: there is no such version.
-    """
+    """Bytes per second of one NVLink of that version, one way. Raises KeyError: there is no such version."""
     rates: dict[str, float] = read_table(_TABLE)["nvlink_bytes_per_second"]
     return rates[str(version)]
 

@@ -40,7 +40,7 @@ _PASSING = re.compile(
 _BACKWARD = "_engine_run_backward"
 _ALIASES = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
 _STANDARD = re.compile(
-    r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<|/(site|dist)-packages/(torch|zmq)/"
+    r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<(?!(string|stdin)>)|/(site|dist)-packages/(torch|jax|zmq)/"
 )
 
 
@@ -62,9 +62,25 @@ def find_own(frames: Sequence[Frame]) -> int | None:
     """The place of the user's innermost frame; of a library as a job, the first beyond torch and Python."""
     for is_foreign in (is_library, lambda file: bool(_STANDARD.search(file))):
         for place, frame in enumerate(frames):
-            if not is_foreign(frame.file):
+            # Of `python -c` by which multiprocessing starts a child, the line is its own.
+            is_start = frame.file.startswith("<") and "/multiprocessing/" in frames[place - 1].file
+            if not is_foreign(frame.file) and not is_start:
                 return place
     return None
+
+
+def find_installed(library: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of an installed package that the user's line calls: a trainer's; not torch's, nor one that is known to wait."""
+    return next(
+        (
+            frame
+            for frame in library
+            if not frame.file.startswith("<")
+            and not _STANDARD.search(frame.file)
+            and find_wait([(frame.file, frame.function.rpartition(".")[2])]) is None
+        ),
+        None,
+    )
 
 
 def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -101,7 +117,7 @@ def read_call(frames: Sequence[Frame]) -> Call:
 
 
 def find_awaited(call: Call, *, on_gpu: bool) -> str:
-    """What a stack waits for: by the library's frames, else by the call in the user's line; empty where neither is known to wait.
+    """What a stack waits for: by library frames, else by the call in the user's line; empty if unknown.
 
     A call such as `loss.item()` waits only where its tensor is `on_gpu`.
     """
@@ -175,10 +191,7 @@ def shape_of(frames: Sequence[Frame]) -> tuple[tuple[str, str, int], ...]:
 
 
 def changed_counters(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str, tuple[float, float]]:
-    """Numbers in variables of the user's functions that differ, by name: of two looks, or of two ranks.
-
-    Functions are matched from the outermost inwards, as far as they are the same.
-    """
+    """Numbers in the user's functions that differ between two looks or ranks, by name, from the outermost."""
     found: dict[str, tuple[float, float]] = {}
     for one, other in zip(reversed(own_frames(earlier)), reversed(own_frames(later)), strict=False):
         if (one.file, one.function) != (other.file, other.function):

@@ -37,10 +37,7 @@ class StrategyFacts:
         return self.name == "data-parallel"
 
     def install_command(self, module: str, python: str | None, settings: str = "") -> str:
-        """The one command that brings `module` to the interpreter of the ranks; None is this one.
-
-        `settings`: variables for the script that does, where pip alone cannot.
-        """
+        """The command that brings `module` to an interpreter (None: ours), with `settings` as variables."""
         if module == "torch":
             return pip_command(module, python=python) if python else install_command(module)
         if self.installer:

@@ -1,8 +1,7 @@
 """The words for what NVML answers in numbers: one table per enumeration, for all code that names its values.
 
-The probe, the kernel log's parser, the checks, the metrics and the simulator take the words from here; the
-page has a copy that `python tools/write_vocabulary.py` makes. nvml.h as of driver 595, unless a table names
-another. Plain tuples: `gpudiag list` loads this file in the child that asks NVML.
+nvml.h as of driver 595, unless a table names another. The page has a copy (`python
+tools/write_vocabulary.py`). Plain tuples: `gpudiag list` loads this file in the child that asks NVML.
 """
 
 # nvmlDeviceGpuRecoveryAction_t, number by number; field 230 and Xid 154 count alike. Those marked unfit make
@@ -196,11 +195,7 @@ def reasons_of(mask: int) -> list[str]:
 
 
 def number_of(words: tuple[str | None, ...], word: str) -> int:
-    """NVML's number for a word of that table; 9 for `unknown_9` or `bit_9`, the probe's own words.
-
-    Raises:
-        ValueError: it is no such word.
-    """
+    """NVML's number for a word of that table; 9 for `unknown_9`, `bit_9`. Raises ValueError: no word."""
     return words.index(word) if word in words else int(word.rpartition("_")[2])
 
 

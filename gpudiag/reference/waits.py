@@ -66,9 +66,9 @@ def is_library(file: str) -> bool:
 
 
 def find_wait(frames: Sequence[tuple[str, str]], awaited: str = "") -> Wait | None:
-    """What a stack waits for: `frames` are (file, function) of libraries, innermost first, up to the user's.
+    """What a stack waits for, by its libraries' (file, function), innermost first; None if nothing known.
 
-    None where none of them is known to wait; with `awaited`, to wait for that.
+    With `awaited` only that counts.
     """
     waits = (wait for wait in _waits() if not awaited or wait.awaited == awaited)
     return next((wait for wait in waits if any(wait.fits(*frame) for frame in frames)), None)
@@ -88,10 +88,7 @@ def _natives() -> tuple[tuple[re.Pattern[str], Wait], ...]:
 
 
 def find_native_wait(functions: Sequence[str]) -> Wait | None:
-    """What a thread waits for by its C functions, innermost first, up to its last Python frame; None: nothing.
-
-    A function may stand with its library: `cuStreamSynchronize (libcuda.so.1)`.
-    """
+    """What a thread waits for by its C functions (`cuStreamSynchronize (libcuda.so.1)`), innermost first."""
     return next(
         (wait for pattern, wait in _natives() if any(pattern.search(function) for function in functions)),
         None,

@@ -84,11 +84,7 @@ def xid_source() -> str:
 
 
 def action_text(action: str) -> str:
-    """What to do for an action of the catalogue, as a sentence.
-
-    Raises:
-        KeyError: there is no such action.
-    """
+    """What to do for an action of the catalogue, as a sentence. Raises KeyError: there is no such action."""
     text: str = read_table("xid.toml")["actions"][action]
     return text
 

@@ -1,9 +1,8 @@
-"""A report as CI systems read it: JUnit XML (every check a test case), GitHub annotations, and Markdown for a summary page.
+"""A report as CI systems read it: JUnit XML, GitHub annotations, and Markdown for a summary page.
 
-The structure is that of Jenkins' junit-10.xsd: a test case has at most one failure, error or skipped
-element, times have three decimals. FAIL is a failure, ERROR an error, SKIP skipped with its reason; a
-WARN passes, and its system-out has what it found. A check whose faults another check reports is skipped, and
-names that one: a fault is one failure.
+By Jenkins' junit-10.xsd a test case has one failure (FAIL), error (ERROR) or skipped element, times have
+three decimals. WARN passes with a system-out; a check whose faults another check reports is skipped, and
+names it.
 """
 
 import re
@@ -183,10 +182,7 @@ def render_junit(report: Report) -> str:
 
 
 def _with_verdict(report: Report) -> tuple[CheckResult, ...]:
-    """The results, with a case for the verdict itself where no check's case stands for it.
-
-    JUnit's readers see only cases; a report of nothing, or of skipped checks only, must not be green.
-    """
+    """The results, with a case for the verdict itself where no check's has it: readers see only cases."""
     shown = {result.outcome for result in report.results}
     if report.verdict in shown or (report.verdict is Outcome.PASS and report.results):
         return report.results

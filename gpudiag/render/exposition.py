@@ -1,9 +1,8 @@
 """What Prometheus scrapes: its text format 0.0.4, and OpenMetrics 1.0 for those who ask for it.
 
-Written by hand: a client library takes ten times as long for the same text. Both have the same series.
-OpenMetrics has the unit of a name that ends in one, `info` for what identifies, and a counter's name without
-its `_total`; a counter that has no `_total`, as dcgm-exporter's, is `unknown` there. No metric is a
-`stateset`: its label would have to be called as the metric is, and so differ between the formats.
+Written by hand: a client library takes ten times as long. Both have the same series. OpenMetrics has units,
+`info`, and counters without `_total`; a counter without it, as dcgm-exporter's, is `unknown`. There is no
+`stateset`, whose label would differ between the formats.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,7 @@
-"""Present findings as Prometheus series: one for each, of value 1, that goes when the finding goes.
+"""Present findings as Prometheus series of value 1, each of which goes when its finding goes.
 
-Labels are identity and constant words alone, so that a series lives as long as its finding: numbers that move
-are in the finding itself (`/api/v1/findings`). The service's scrape and a report's file have the same series
-by the same labels; docs/metrics.md lists them.
+Labels are identity and constant words; numbers that move are in `/api/v1/findings`. The scrape and a report's
+file have the same series (docs/metrics.md).
 """
 
 import re

@@ -24,11 +24,7 @@ class JobShape:
 
 
 def render_job(form: str, arguments: Sequence[str], shape: JobShape) -> str:
-    """The file or command, ready to run, for `gpudiag` with those arguments; `form` is one of JOB_FORMS.
-
-    Raises:
-        KeyError: there is no such form.
-    """
+    """The file or command for `gpudiag` with those arguments. Raises KeyError: `form` is not known."""
     renderers = {"torchrun": _torchrun, "slurm": _slurm, "mpi": _mpi, "kubernetes": _kubernetes}
     return renderers[form](arguments, shape)
 

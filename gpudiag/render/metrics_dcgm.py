@@ -1,9 +1,7 @@
-"""A machine's numbers for Prometheus in dcgm-exporter's names, units and labels, for boards and alerts that expect them.
+"""A machine's numbers for Prometheus in dcgm-exporter's names, units and labels.
 
-As there, what a MIG instance has of its own (memory, activity) is a series of the instance, with
-GPU_I_PROFILE and GPU_I_ID, and none of the whole GPU. What it has not (temperature, power, clocks) is one
-series of the GPU, without them: dcgm-exporter repeats it for each instance, and sums count it as often. A
-lost GPU keeps the series of its Xid.
+As there, what a MIG instance has of its own is a series with GPU_I_PROFILE and GPU_I_ID. What it has not
+(temperature, power, clocks) is one series of the GPU: dcgm-exporter repeats it, and sums count it as often.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,10 +44,9 @@ def render_dcgm(
     last_indices: Mapping[str, int] = MappingProxyType({}),
     openmetrics: bool = False,
 ) -> str:
-    """The machine in dcgm-exporter's names, units and labels, for dashboards and alerts that expect them.
+    """The machine in dcgm-exporter's names, units and labels.
 
-    `owners` and `last_indices` by UUID: a GPU that NVML does not list any more has the index that it had.
-    With `shares`, a GPU that several containers share has a series for each of them.
+    `owners` and `last_indices` are by UUID. With `shares` a shared GPU has a series for each container.
     """
     page = Page(openmetrics=openmetrics)
     labelling = _Labelling(snapshot, owners, last_indices, host_label, shares)
@@ -134,10 +131,10 @@ def _error_labels(code: int) -> Labels:
 
 
 def _last_xid(device: Device, snapshot: Snapshot, last: int) -> int | None:
-    """The GPU's last Xid, 0 if it has had none; None for one that does not answer and is not reported as lost.
+    """The GPU's last Xid, 0 for none; None for one that is silent and not reported as lost.
 
-    The code comes from NVML's events, and for a lost GPU from the kernel's log too. A lost GPU without a code
-    counts as off the bus: that is what NVML means by "lost", and what other monitors' rules expect.
+    From NVML's events, of a lost GPU from the kernel log too; a lost one without a code counts as off the
+    bus.
     """
     if device.responding is True or last not in (0, _ACTION_CHANGED):
         return last

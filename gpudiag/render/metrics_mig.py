@@ -1,7 +1,6 @@
-"""MIG instances as series: who they are, and what each GPU instance has of its own, which is memory and activity.
+"""MIG instances as series: who they are, and the memory and activity of each GPU instance.
 
-Compute instances share the memory and the counters of their GPU instance: one series for each GPU instance,
-or sums would count them twice.
+Compute instances share these: a series for each would count them twice.
 """
 
 from collections.abc import Iterator

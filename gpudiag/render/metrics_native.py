@@ -1,8 +1,7 @@
 """A machine's numbers for Prometheus in gpudiag's own names: GPUs, checks, Xids, and the service itself.
 
-What is missing has no series; 0 is always a measurement. Identity is in one `_info` series; those that
-alerts start from carry the UUID too. The full scrape has it everywhere, with what is constant or
-follows from the rest.
+What is missing has no series. Identity is in one `_info` series, and the UUID on series that alerts start
+from; the full scrape has it on all, and also what is constant or follows from the rest.
 """
 
 from collections import Counter

@@ -1,8 +1,7 @@
 """Who has a GPU, as series: pods by the kubelet, Slurm jobs by the processes.
 
-In our own names they are series of their own, one for each container or job and GPU. As labels of all others
-they would end and begin some fifty series a GPU with each pod; so one ends and one begins, and a query joins
-it where it is wanted. dcgm-exporter has them as labels of every series, and so has its dialect.
+In our own names they are series of their own, so that a pod that ends costs one series a GPU. In
+dcgm-exporter's dialect they are labels of every series, as there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,11 +38,10 @@ def owners_of(device: Device, owners: Mapping[str, GpuOwners]) -> GpuOwners:
 def dcgm_owner_labels(
     whose: GpuOwners, gpu_instance_id: int | None = None, *, shares: bool = False
 ) -> list[Labels]:
-    """The labels that dcgm-exporter 4.8 adds to each series of a GPU or a MIG instance, one entry for each series.
+    """The labels that dcgm-exporter 4.8 adds to each series of a GPU or MIG instance, one entry a series.
 
-    As there, a GPU that several containers share has one series with the last of them, unless `shares`
-    (KUBERNETES_VIRTUAL_GPUS there): then one for each share, with `vgpu`. A GPU has one for each job
-    (`hpc_job`). The whole GPU of a MIG instance has no pod.
+    As there, a shared GPU has the last of its containers, or with `shares` one series for each, with `vgpu`;
+    one for each job (`hpc_job`). The whole GPU of a MIG instance has no pod.
     """
     uses = [use for use in whose.pods if use.gpu_instance_id == gpu_instance_id]
     pods: list[Labels] = [

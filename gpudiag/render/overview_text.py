@@ -3,8 +3,10 @@
 from collections import Counter
 
 from gpudiag.checks.gpu.availability import Candidate
+from gpudiag.checks.gpu.devices import gpu_count
 from gpudiag.checks.gpu.state import count_states
-from gpudiag.checks.needs import NO_GPU, NO_TRACE
+from gpudiag.checks.needs import NO_TRACE
+from gpudiag.checks.traces import gpu_traces
 from gpudiag.installed import has_module
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, JoinedFinding, Outcome
@@ -100,8 +102,11 @@ def _name(device: Device) -> str:
 def _unlooked(report: Report, *, explained: bool) -> list[str]:
     """The lines of checks that should have looked and could not; `explained`: a fault above is why."""
     reasons: dict[str, list[str]] = {}
+    shown = (
+        () if gpu_traces(report.snapshot) else (gpu_count.name,)
+    )  # without a trace of a GPU the verdict has it
     for result in report.results:
-        if result.outcome is Outcome.ERROR and not result.findings and result.reason != NO_GPU:
+        if result.outcome is Outcome.ERROR and not result.findings and result.check not in shown:
             reason = "" if explained else f": {result.reason or 'no reason given'}"
             reasons.setdefault(reason, []).append(result.check)
     return [

@@ -1,8 +1,6 @@
-"""A report in Prometheus' text format, for node_exporter's textfile collector.
+"""A report in Prometheus' text format, for node_exporter's textfile collector: gauges of this moment.
 
-Every series is a gauge of this moment. A check's outcome is a label on a series of value 1, so that
-`gpudiag_check_status{outcome="fail"}` is an alert; `gpudiag_report_timestamp_seconds` shows how old the
-file is; an alert on it notices when it is no longer written.
+`gpudiag_check_status{outcome="fail"}` is an alert, and so is an old `gpudiag_report_timestamp_seconds`.
 """
 
 from collections.abc import Iterable, Iterator

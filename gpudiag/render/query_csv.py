@@ -35,11 +35,7 @@ _OF_SEVERAL = (
 
 
 def parse_query(text: str) -> tuple[str, ...]:
-    """The names in a list with commas, in the order and as often as they are named.
-
-    Raises:
-        UsageError: one is not known, with the nearest that is; or there are none.
-    """
+    """The names in a list with commas, as they stand. Raises UsageError: one is unknown, or none is."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise UsageError("--query names no field", hint="gpudiag list --help-query lists them")

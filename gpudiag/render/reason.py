@@ -41,9 +41,9 @@ class _Cause:
 
 
 def render_reason(report: Report, plan: PreflightPlan | None = None) -> str:
-    """One line of printable ASCII without quotes: outcome, code, which GPU, what is wrong with it, what to do.
+    """One line of ASCII without quotes: outcome, code, GPU, fault, remedy of the first that fails the gate.
 
-    Of several findings it has the first that fails the plan's gate, and how many more do.
+    How many more do stands behind it.
     """
     cause = _cause(report, plan or PreflightPlan())
     machine = _plain(describe_machine(report), _MAX_MACHINE_CHARACTERS)

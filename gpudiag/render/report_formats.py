@@ -53,11 +53,7 @@ _PLACES_OF: dict[type, dict[str, str]] = {
 
 
 def render_report(name: str, report: Report) -> str:
-    """The report in the format of that name, ending with a line end.
-
-    Raises:
-        KeyError: there is no such format.
-    """
+    """The report in the format of that name, with a line end. Raises KeyError: there is no such format."""
     return _render(_PLACES[name], report)
 
 
@@ -67,11 +63,7 @@ def formats_of(report_type: type) -> tuple[str, ...]:
 
 
 def render_any_report(name: str, report: Any) -> str:
-    """A report of any kind in the format of that name.
-
-    Raises:
-        KeyError: a report of this kind is not written so.
-    """
+    """A report of any kind in that format. Raises KeyError: a report of this kind is not written so."""
     return _render(_PLACES_OF[type(report)][name], report)
 
 

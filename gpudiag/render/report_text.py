@@ -5,11 +5,8 @@ from itertools import zip_longest
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.gpu.state import findings_about
-from gpudiag.checks.needs import NVML_REASONS
 from gpudiag.installed import has_module
-from gpudiag.model.active import NOT_TESTED
 from gpudiag.model.finding import CheckResult, Finding, JoinedFinding, Outcome, Owner
-from gpudiag.model.history import UNREAD
 from gpudiag.model.number_ranges import count_of
 from gpudiag.model.report import Report
 from gpudiag.render.devices_text import describe_board
@@ -90,11 +87,11 @@ def _extent(covered: Coverage, checks: int) -> str:
     """How much was judged: `9 of 81 checks, 7 without a result`; skipped checks judged nothing."""
     share = f"{covered.looked} of " if covered.looked < checks else ""
     blind = sum(len(names) for names in covered.errors.values())
-    unread = sum(len(names) for reason, names in covered.skipped.items() if reason.startswith(UNREAD))
+    unread = sum(map(len, covered.unread.values()))
     return (
         f"{share}{count_of(checks, 'check')}"
         + (f", {blind} without a result" if blind else "")
-        + (f", {unread} not run without {UNREAD}" if unread else "")
+        + (f", {unread} not run without the history" if unread else "")
     )
 
 
@@ -140,14 +137,13 @@ def _coverage(report: Report, covered: Coverage, *, verbose: bool) -> list[str]:
         return lines
     errors = dict(covered.errors)
     if report.verdict is Outcome.FAIL:  # the fault covers what follows from it
-        errors = {reason: checks for reason, checks in errors.items() if not reason.startswith(NVML_REASONS)}
+        errors = {reason: checks for reason, checks in errors.items() if reason not in covered.of_nvml}
     lines = _reasons("without a result", errors, most_named=_MAX_ERRORS_NAMED)
     left_out = sum(len(checks) for checks in covered.errors.values()) - sum(map(len, errors.values()))
     if left_out:
         lines += wrapped(f"{count_of(left_out, 'check')} gave no result because of that.", indent="  ")
-    unread = {reason: checks for reason, checks in covered.skipped.items() if reason.startswith(UNREAD)}
-    lines += _reasons("skipped", unread, most_named=_MAX_ERRORS_NAMED)
-    lines += _not_tested(covered.skipped)
+    lines += _reasons("skipped", covered.unread, most_named=_MAX_ERRORS_NAMED)
+    lines += _not_tested(covered.in_use)
     lines += _reasons("skipped", covered.forbidden, most_named=_MAX_ERRORS_NAMED)
     skipped = sum(len(checks) for checks in covered.skipped.values())
     if skipped:
@@ -156,10 +152,9 @@ def _coverage(report: Report, covered: Coverage, *, verbose: bool) -> list[str]:
     return lines
 
 
-def _not_tested(skipped: dict[str, tuple[str, ...]]) -> list[str]:
+def _not_tested(in_use: dict[str, tuple[str, ...]]) -> list[str]:
     """Which GPUs no test ran on because others use them, once: a PASS of the rest is none of theirs."""
-    reasons = [reason for reason in skipped if reason.startswith(NOT_TESTED)]
-    whole = [reason for reason in reasons if _COVERAGE in skipped[reason]] or reasons[:1]
+    whole = [reason for reason in in_use if _COVERAGE in in_use[reason]] or list(in_use)[:1]
     return [line for reason in whole for line in wrapped(f"{reason[0].upper()}{reason[1:]}", indent="  ")]
 
 

@@ -1,7 +1,6 @@
 """Words that all formats of a report share: facts, subjects, evidence, faults, coverage.
 
-Text from outside (messages, process names, lines of logs) goes through `one_line`, so that it is safe
-in every format; formats still escape what is special to them.
+Text from outside goes through `one_line`; each format escapes what is special to it.
 """
 
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from gpudiag.checks.gpu.gone import GPU_GONE
+from gpudiag.checks.needs import HISTORY_UNREAD
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.evidence import (
@@ -145,6 +145,9 @@ class Coverage:
     skipped: dict[str, tuple[str, ...]]
     errors: dict[str, tuple[str, ...]]
     forbidden: dict[str, tuple[str, ...]]  # of the skipped ones, those that this user may not run
+    unread: dict[str, tuple[str, ...]]  # those that the history could not be read for
+    in_use: dict[str, tuple[str, ...]]  # those of what others use
+    of_nvml: dict[str, tuple[str, ...]]  # of the errors, those of a NVML that gave nothing to look at
 
     def sentence(self) -> str:
         """The counts in words: `41 judged, 3 skipped, 1 without a result`."""
@@ -238,8 +241,19 @@ def coverage(report: Report) -> Coverage:
     errors = [
         result for result in report.results if not _looked(result) and result.outcome is not Outcome.SKIP
     ]
-    forbidden = [result for result in skipped if result.missing_reason is MissingReason.NO_PERMISSION]
-    return Coverage(looked, _by_reason(skipped), _by_reason(errors), _by_reason(forbidden))
+
+    def because(results: list[CheckResult], *reasons: MissingReason) -> dict[str, tuple[str, ...]]:
+        return _by_reason([result for result in results if result.missing_reason in reasons])
+
+    return Coverage(
+        looked,
+        _by_reason(skipped),
+        _by_reason(errors),
+        forbidden=because(skipped, MissingReason.NO_PERMISSION),
+        unread=because(skipped, *HISTORY_UNREAD),
+        in_use=because(skipped, MissingReason.IN_USE),
+        of_nvml=because(errors, MissingReason.SOURCE_ABSENT),
+    )
 
 
 def _looked(result: CheckResult) -> bool:

@@ -1,8 +1,7 @@
-"""The digest of a receipt's file: over every byte of it, and written into it.
+"""The digest of a receipt's file, JSON or page, in the first line of its document.
 
-One rule for both files, JSON and page: the SHA-256 of the file with the 64 digits of the digest as zeros. It
-stands in the first line of the document, so that nothing in a receipt can take its place. It finds an
-accident; a change on purpose, with a new digest, only a signature finds.
+It is the SHA-256 of the file with the digest's 64 digits as zeros. It finds an accident; a change on purpose
+only a signature finds.
 """
 
 import re

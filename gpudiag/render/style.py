@@ -124,9 +124,9 @@ def render_table(
 
 
 def wrapped(text: str, *, indent: str = "", first: str = "", width: int | None = None) -> list[str]:
-    """`text` in lines of at most `width` (else as wide as prose is), the first after `first`, the others after `indent`.
+    """`text` in lines of at most `width` (else as prose is), the first after `first`, others after `indent`.
 
-    A command in backticks stays on one line where one can hold it, so that it can be copied whole.
+    A command in backticks stays on one line where one can hold it, so that it can be copied.
     """
     width = width or prose_columns()
     room = width - max(len(indent), len(first))
@@ -167,10 +167,9 @@ _NOT_ONE_CELL = re.compile("[^\x00-\x7f\u2190-\u2319\u2500-\u259f]")
 
 
 def cells_of(text: str) -> int:
-    """How many columns of a terminal the text takes: two for a wide character, none for what joins the one before it.
+    """A text's columns on a terminal: two for a wide character, none for one that joins (Unicode Annex 11).
 
-    Unicode Standard Annex 11 (East Asian Width); what joins is of the general categories Mn, Me and Cf, or a
-    part of a syllable of Hangul.
+    What joins is of the categories Mn, Me and Cf, or a part of a syllable of Hangul.
     """
     if text.isascii() or _NOT_ONE_CELL.search(text) is None:
         return len(text)

@@ -82,9 +82,7 @@ def render_wide(
 ) -> str:
     """A block per GPU with its readings, and last the reasons not to start work on it.
 
-    Unless `style` is verbose, a block leaves out what is normal (a pending mode that is the mode, a default
-    that is set) and what this kind of GPU never reports, so that it fits a screen; the readings left out are
-    counted once.
+    Unless `style` is verbose, without what is normal or never reported by this kind, which is counted once.
     """
     lines = simulated_lines(snapshot)
     unreported: dict[str, None] = {}

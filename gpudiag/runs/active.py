@@ -107,8 +107,8 @@ class TelemetryReader:
 def stream_telemetry(emit: Callable[[Any], None], interval_seconds: float, started: float) -> None:
     """In a guarded child, until it is killed: emit every GPU's sensors, one message per GPU and reading.
 
-    Only sensors are read while a test runs: a full snapshot takes a hundred calls per GPU, and each takes
-    the driver's lock. One thread per GPU, so that one that hangs failed up the others.
+    Sensors alone, as each call takes the driver's lock; a thread per GPU, so that one that hangs delays no
+    other.
     """
     from gpudiag.probe.nvml.library import load_pynvml
 

@@ -153,11 +153,7 @@ def nodes_of_job(environment: Mapping[str, str], gpus: int) -> int:
 
 
 def parse_parameters(text: str) -> int:
-    """The number that `350M` or `7B` stands for.
-
-    Raises:
-        UsageError: it is not such a number.
-    """
+    """The number that `350M` or `7B` stands for. Raises UsageError: it is not such a number."""
     match = _PATTERN.fullmatch(text.strip())
     size = 0.0 if match is None else float(match[1]) * _FACTORS[match[2].upper()]
     if size < 1:

@@ -1,4 +1,4 @@
-"""The measurement of a collective from its ranks' events, and the Report that judges it."""
+"""The measurement of a collective from its ranks' events, and the report that judges it."""
 
 import os
 import socket
@@ -7,9 +7,14 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from gpudiag.checks.on_ranks import collective_run, collective_speed
-from gpudiag.checks.ranks.collective import find_algorithm, find_missing_gpu, largest_results
-from gpudiag.checks.runner import run_checks
+from gpudiag.checks.gpu.holders import describe_beside, pids_of
+from gpudiag.checks.ranks.collective import (
+    find_algorithm,
+    find_missing_gpu,
+    judge_collective,
+    judge_collective_speed,
+    largest_results,
+)
 from gpudiag.collectives.cases import Case, Sweep
 from gpudiag.collectives.results import (
     EarlyExit,
@@ -22,7 +27,7 @@ from gpudiag.collectives.results import (
 )
 from gpudiag.model.codec import decode
 from gpudiag.model.evidence import Evidence
-from gpudiag.model.finding import Finding
+from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
 from gpudiag.model.history import History
 from gpudiag.model.measure import (
     CollectiveMeasurement,
@@ -33,13 +38,13 @@ from gpudiag.model.measure import (
 )
 from gpudiag.model.operation import BARRIER
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import Measures, Report
+from gpudiag.model.report import CollectiveReport
 from gpudiag.model.run import EventKind, RankStanding, RunEvent
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import MEASURE
 from gpudiag.runs.events import StandingEvents
 from gpudiag.runs.placement import Placement
-from gpudiag.runs.rank_report import Watched, build_context, build_rank_report, list_seen
+from gpudiag.runs.rank_report import Watched, fit_to_place, snapshot_of
 
 _VERIFICATION = "timed buffer"
 _DIAGNOSIS = "the data that was expected"
@@ -238,30 +243,42 @@ def build_report(
     *,
     meanwhile: Sequence[Finding] = (),
     one_clock: bool = True,
-) -> Report:
-    """The report of a measurement: findings of its checks, of placing the ranks, and those of `meanwhile`.
+) -> CollectiveReport:
+    """The report of a measurement: what ranks showed, how they were placed, `meanwhile`, and their speed.
 
     `history` is this machine's own; speeds are judged if all ranks are on it (`one_clock`).
     """
-    measures = Measures(collective=measurement)
-    context = build_context(measures, placement, history)
     lacks = (find_missing_gpu(measurement),) if placement.without_gpu else ()
-    results = (
-        *run_checks(context, (collective_run,)),
-        *list_seen("ranks.placement", (*lacks, *placement.findings)),
-        *list_seen("ranks.meanwhile", meanwhile),
-        *run_checks(context, (collective_speed,) if one_clock else ()),
-    )
-    return build_rank_report(measures, placement, results)
+    speeds = _judge_speed(measurement, placement, history) if one_clock else ()
+    judged = fit_to_place(judge_collective(measurement), placement)
+    found = (*judged, *lacks, *placement.findings, *meanwhile, *fit_to_place(speeds, placement))
+    return _report(measurement, found, placement)
 
 
-def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Finding) -> Report:
+def _report(
+    measurement: CollectiveMeasurement, found: Sequence[Finding], placement: Placement
+) -> CollectiveReport:
+    simulated = snapshot_of(placement).simulated
+    return CollectiveReport(outcome_of_findings(found), measurement, worst_first(found), simulated)
+
+
+def _judge_speed(
+    measurement: CollectiveMeasurement, placement: Placement, history: Reading[History]
+) -> tuple[Finding, ...]:
+    """A finding per operation whose speed can be compared; none where others use the GPUs."""
+    if describe_beside(snapshot_of(placement), placement.devices, pids_of(measurement.ranks)):
+        return ()
+    baselines = () if isinstance(history, Missing) else history.baselines
+    earlier = {one.metric: one for one in baselines if one.device_uuid is None}
+    return judge_collective_speed(measurement, placement.devices, os.environ, earlier)
+
+
+def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Finding) -> CollectiveReport:
     """The report of a run whose ranks were not started, because of `cause`, a fault of this host."""
     host = socket.gethostname()
     nothing = RankRun(placement.world_size, launcher, host, (), (), injected=(), seconds=0.0)
     measurement = build_measurement(nothing, sweep, placement, Watched((), ()), one_clock=True)
-    results = list_seen("ranks.placement", (cause, *placement.findings))
-    return build_rank_report(Measures(collective=measurement), placement, results)
+    return _report(measurement, (cause, *placement.findings), placement)
 
 
 def build_measurement(

@@ -36,21 +36,13 @@ class NamedDocument:
 
 
 def compare_files(before: Path, now: Path) -> Comparison:
-    """What differs between the documents of two files.
-
-    Raises:
-        UsageError: one of them cannot be read, or is no receipt, report or snapshot.
-    """
+    """What differs between the documents of two files. Raises UsageError: one is unreadable, or none of ours."""
     first, second = (NamedDocument(str(path), read_bytes(path)) for path in (before, now))
     return compare_documents(first, second)
 
 
 def compare_documents(before: NamedDocument, now: NamedDocument) -> Comparison:
-    """What differs between two documents.
-
-    Raises:
-        UsageError: one of them is no receipt, report or snapshot.
-    """
+    """What differs between two documents. Raises UsageError: one is no receipt, report or snapshot."""
     first, second = _parse(before), _parse(now)
     compared = compare_sides(first.side, second.side)
     changed = tuple(

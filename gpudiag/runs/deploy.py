@@ -1,7 +1,6 @@
 """The files that put gpudiag to work on a site: a service's unit, alert rules, manifests, gates before jobs.
 
-They lie in the repository where people look for them (`deploy/`, `docs/ci/`). A wheel carries them at the
-same paths below `gpudiag/shipped` (pyproject.toml), so that those who install gpudiag have them too.
+They lie in `deploy/` and `docs/ci/`; a wheel has them below `gpudiag/shipped` (pyproject.toml).
 """
 
 import os

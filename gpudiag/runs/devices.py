@@ -21,8 +21,7 @@ _LEFT_ALONE = "not asked: the driver hangs, and asking would wait for it again; 
 class DeviceRequest:
     """The sources to ask by name (None: NVML, and GPUtil if that has no answer), and the deadline.
 
-    A caller that judges the GPUs needs the kernel log too: a GPU with an Xid may show nothing in NVML. One
-    that judges the machine needs the host's state (`checks.on_machine`).
+    Judging GPUs needs the kernel log (Xids), judging the machine the host's state too (`checks.on_machine`).
     """
 
     sources: tuple[str, ...] | None = None

@@ -1,8 +1,6 @@
-"""The disk test of level acceptance: write a file where jobs write, force it to the disk, read it back, compare it.
+"""The disk test of level acceptance: write a file where jobs write, force it to the disk, read and compare it.
 
-The file has no name while it is tested, where the file system offers that, so that nothing is left whatever
-ends us. All of it is in a child with a deadline: a network file system that hangs costs its result, and
-nothing else.
+The file has no name, if the file system allows that, and a child with a deadline does it all.
 """
 
 import errno

@@ -31,10 +31,9 @@ def see_doctor(
     python: str | None = None,
     deep: bool = False,
 ) -> DoctorReport:
-    """What of gpudiag works on this machine.
+    """What of gpudiag works on this machine, within a second of the deadline; `deep` waits for torch too.
 
-    It returns within a second of the deadline; with `deep`, when torch, which is imported then, has answered.
-    `python` is the interpreter of the job, whose packages are looked at instead of this one's.
+    `python` is the interpreter of the job, whose packages are looked at.
     """
     began = monotonic()
     keeper = HistoryKeeper(store or default_store(), own_machine_key())

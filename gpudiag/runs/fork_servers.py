@@ -37,11 +37,7 @@ class ForkServers:
         self._servers.clear()
 
     def server(self, python: str | None, *, start: bool = True) -> ForkServer | None:
-        """The server for that interpreter (None: this one), started if there is none; None where it is unusable.
-
-        Without `start` it is None where there is none yet: for a single set of ranks, a template of its own
-        is quicker.
-        """
+        """The server for that interpreter (None: this one), or None if unusable; without `start` none is started."""
         if python not in self._servers and start:
             self._servers[python] = ForkServer(python)
         server = self._servers.get(python)

@@ -1,8 +1,4 @@
-"""`gpudiag hang`: look at the ranks of running jobs, and show who waits for whom.
-
-`watch_job` is the whole of it for one job, also for whoever started the job and wants to know why it stands
-still.
-"""
+"""`gpudiag hang`: look at the ranks of running jobs, and show who waits for whom; `watch_job` for one job."""
 
 import os
 import socket
@@ -65,16 +61,11 @@ def run_hang(
 ) -> HangReport:
     """The verdict on the job of a process, on those of a Slurm job here, or on what there is.
 
-    A job is looked at again for `watch_seconds` while it is unknown whether it hangs. After
-    `deadline_seconds` the verdict is made from the looks that there are.
-
-    With `job_of` only that one of the jobs found without a name to which the process belongs: no other
-    process is looked at.
+    While it is unknown whether a job hangs it is looked at again for `watch_seconds`; after
+    `deadline_seconds` the looks that there are decide. `job_of`: only the job to which that process belongs.
 
     Raises:
-        UsageError: there is no such process or job, it runs no Python and has no ranks, or there are several
-            jobs and
-            none was named.
+        UsageError: there is no such process or job, it has no ranks, or there are several and none was named.
         SourceAbsentError: py-spy is not installed.
     """
     started = monotonic()
@@ -112,11 +103,7 @@ def run_hang(
 
 
 def _judge_simulated(jobs: Sequence[Job], limits: HangLimits | None) -> HangReport:
-    """The verdict on the jobs of a simulated machine.
-
-    Raises:
-        UsageError: none stands still there.
-    """
+    """The verdict on the jobs of a simulated machine. Raises UsageError: none stands still there."""
     if not jobs:
         raise UsageError(
             "no job stands still on this simulated machine", hint="gpudiag simulate lists its faults"
@@ -133,11 +120,7 @@ def _judge_simulated(jobs: Sequence[Job], limits: HangLimits | None) -> HangRepo
 
 
 def _only_that_of(jobs: Sequence[Job], pid: int) -> tuple[Job, ...]:
-    """The job to which the process belongs.
-
-    Raises:
-        UsageError: it belongs to none of them.
-    """
+    """The job to which the process belongs. Raises UsageError: it belongs to none of them."""
     for job in jobs:
         below = {child.pid for rank in job.ranks for child in rank.children}
         if pid in below | {rank.pid for rank in job.ranks} | {job.launcher_pid}:
@@ -147,10 +130,9 @@ def _only_that_of(jobs: Sequence[Job], pid: int) -> tuple[Job, ...]:
 
 
 def read_hang_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
-    """The place that srun or MPI gave this process among several on the job's machines; None where it is alone.
+    """The place that srun or MPI gave this process among several on the job's machines; None where alone.
 
-    RANK and WORLD_SIZE alone do not count: in a pod of a job every shell has them, and there only one machine
-    is asked.
+    RANK and WORLD_SIZE do not count: in a pod every shell has them.
     """
     environment = read_launch(variables)
     return environment if environment is not None and environment.launcher in _STARTS_US else None
@@ -196,9 +178,7 @@ def look_here(
 def watch_job(
     pid: int, limits: HangLimits | None = None, add_earlier: Callable[[Job], Job] | None = None
 ) -> JobVerdict | None:
-    """The verdict on the job to which a process belongs, of two looks or three; None where it has ended.
-
-    `add_earlier` adds looks of before to those that were taken now.
+    """The verdict on a process's job by two looks or three, and those of `add_earlier`; None where it has ended.
 
     Raises:
         SourceFailedError: the processes of this machine could not be listed.

@@ -47,10 +47,9 @@ _UNEXPLAINED = (kinds.NEVER_JOINED.code, kinds.NOT_YET.code, kinds.ALL_WAIT.code
 
 
 def explain_meeting(verdict: JobVerdict) -> JobVerdict:
-    """The verdict with why its ranks do not meet, where they wait for that and one of them shows it; else as it is.
+    """The verdict, with why its ranks do not meet if they wait for that and one of them shows it.
 
-    Connects to where the ranks of this machine are to meet, from where they run. Whether it hangs is not
-    decided here.
+    It connects from where the ranks run to where they meet, and does not decide whether it hangs.
     """
     job = verdict.job
     if not any(one.code in _UNEXPLAINED for one in verdict.findings):

@@ -1,7 +1,6 @@
-"""Looks at one job on several machines, as one: its ranks over all hosts, and one verdict over them.
+"""Looks at one job on several machines (`gpudiag.hang/1` documents) as one document with one verdict.
 
-Each machine's look is a `gpudiag.hang/1` document; the joined one is such a document too. Times in a look are
-relative, so the machines' clocks need not agree.
+Times in a look are relative: clocks need not agree.
 """
 
 from collections.abc import Iterable, Sequence

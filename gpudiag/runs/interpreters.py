@@ -40,11 +40,7 @@ _HOROVOD = "import horovod.torch as hvd; print(int(bool(hvd.cuda_built())))"
 
 
 def find_interpreter(python: str, named: str) -> str:
-    """The path of an interpreter, which may be named by that or as a shell finds it; `named` is the flag as given.
-
-    Raises:
-        UsageError: there is none, or it cannot be run.
-    """
+    """The path of an interpreter, given by path or name; `named`: the flag. Raises UsageError: none that runs."""
     found = which(python)
     if found is None:
         raise UsageError(f"{named} is not there, or cannot be run", hint=_interpreter_hint(python))
@@ -57,11 +53,7 @@ def _interpreter_hint(python: str) -> str:
 
 
 def absent_modules(modules: Sequence[str], python: str | None = None) -> tuple[str, ...]:
-    """Those of `modules` that the interpreter cannot import; `python` is this one by default.
-
-    Raises:
-        UsageError: that interpreter does not run.
-    """
+    """Those of `modules` that the interpreter (default: this one) cannot import. Raises UsageError: it fails."""
     if python is None:
         return tuple(name for name in modules if importlib.util.find_spec(name) is None)
     return _ask(python, tuple(modules))
@@ -80,16 +72,12 @@ def _ask(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
         raise UsageError(
             f"--python {python} does not answer within {_LIMIT_SECONDS:.0f} s", hint=hint
         ) from None
-    except (subprocess.CalledProcessError, ValueError):
+    except (subprocess.CalledProcessError, ValueError, RecursionError):
         raise UsageError(f"--python {python} is not a working Python", hint=hint) from None
 
 
 def require_torch(command: str, python: str | None = None) -> None:
-    """Return if the interpreter (this one by default) has torch, which is looked for but not imported.
-
-    Raises:
-        UsageError: it has no torch, or is not a working Python.
-    """
+    """Return if the interpreter (default: this one) has torch, without importing it. Raises UsageError: not."""
     if not absent_modules(("torch",), python):
         return
     if python is None:

@@ -38,11 +38,10 @@ def _ignore(_: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the caller of a run sets: the store, the job's interpreter, the good machine, the patience, who gets which message.
+    """What the caller of a run sets: store, interpreter, good machine, patience, and who gets which message.
 
-    `deadline_seconds` is the longest wait for an answer of NVML and the host; None: as the level has it.
-    `history` is the child that reads this store, where it was started early. `announce` gets what comes next
-    and its cost, `warn` what went wrong, `listener` each event.
+    `deadline_seconds`: the longest wait for NVML and the host (None: the level's); `history`: the child that
+    reads this store. `announce` gets what comes next and its cost, `warn` failures, `listener` events.
     """
 
     store: str
@@ -56,11 +55,7 @@ class Surroundings:
 
 
 class MachineRun(ABC):
-    """One run on this machine: `run` it, print its report, then `remember` it.
-
-    A kind of run has of its own what it looks at, what it measures, what that is held against, and what is
-    stored.
-    """
+    """One run on this machine: `run` it, print its report, then `remember` it; a kind has its own steps."""
 
     _kind: ClassVar[str]  # the command
     _keeps: ClassVar[bool] = True  # the snapshot, beside what was measured

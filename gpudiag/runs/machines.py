@@ -280,11 +280,7 @@ class MachinesLaunch:
 
 
 def _listen(link: Link, until: float) -> Iterator[Message]:
-    """Each message that comes on the link until time `until`.
-
-    Raises:
-        LinkLostError: the other end is gone.
-    """
+    """Each message that comes on the link until time `until`. Raises LinkLostError: the other end is gone."""
     while (remaining := until - time.monotonic()) > 0:
         wait_readable((link.fileno(),), min(remaining, _LOOK_SECONDS))
         yield from link.receive()

@@ -6,17 +6,17 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from gpudiag.checks.gpu.holders import describe_beside, own_pids
+from gpudiag.checks.gpu.holders import describe_beside, pids_of
 from gpudiag.checks.ranks.collective import samples_of
 from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.model.codec import encode
-from gpudiag.model.finding import Finding, worst_first
+from gpudiag.model.finding import Finding
 from gpudiag.model.history import History
 from gpudiag.model.measure import CollectiveMeasurement, Localisation
 from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import CollectiveReport, Measures
+from gpudiag.model.report import CollectiveReport
 from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import run_ranks
@@ -80,9 +80,8 @@ class EarlierResults:
         """Store the results of a run; return what went wrong in one line, empty if nothing did."""
         if self._keeper is None or self._snapshot is None:
             return ""
-        own = own_pids(Measures(collective=report.measurement))
         # What was measured beside others is no speed of this machine.
-        beside = describe_beside(self._snapshot, self._devices, own)
+        beside = describe_beside(self._snapshot, self._devices, pids_of(report.measurement.ranks))
         samples = () if beside else samples_of(report.measurement)
         return self._keeper.write(
             RunFacts(self._snapshot, KIND, report.outcome.value, samples, keep_snapshot=False)
@@ -283,8 +282,7 @@ def _measure(
     sweep, placement = setup.sweep, setup.placement
     unmet = why_unmet(placement, one_machine=setup.one_clock)
     if unmet is not None:
-        refusal = build_refusal(sweep, placement, setup.launcher, unmet)
-        return CollectiveReport.of(refusal), setup.reports_events
+        return build_refusal(sweep, placement, setup.launcher, unmet), setup.reports_events
     watch = start_watch(gpus=placement.backend == "nccl")
     run = _run(
         setup,
@@ -303,7 +301,7 @@ def _measure(
         meanwhile=watched.findings,
         one_clock=setup.one_clock,
     )
-    return CollectiveReport.of(report), run.reporter
+    return report, run.reporter
 
 
 def _is_to_be_localised(setup: _Setup, past: EarlierResults, run: RankRun) -> bool:
@@ -320,8 +318,7 @@ def _judge_run(setup: _Setup, past: EarlierResults, run: RankRun) -> tuple[Findi
     measurement = build_measurement(
         run, setup.sweep, setup.placement, Watched((), ()), one_clock=setup.one_clock
     )
-    report = build_report(measurement, setup.placement, past.history(), one_clock=setup.one_clock)
-    return worst_first(report.findings())
+    return build_report(measurement, setup.placement, past.history(), one_clock=setup.one_clock).findings
 
 
 def _localise(

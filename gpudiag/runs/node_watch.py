@@ -1,9 +1,7 @@
-"""`python -m gpudiag.runs.node_watch PARENT_PID`: every job of several processes on this machine, watched unasked.
+"""`python -m gpudiag.runs.node_watch PARENT_PID`: every job of several processes here, watched unasked.
 
-What `gpudiag run` does for its own job, for those that nobody started with it, and cheaper: a pulse a second
-of each rank, a burst of ten a second now and then for steps that are shorter, and stacks only of a job that
-stands still. Standard output has a line for each thing that happened: `jobs` (those that are watched, now and
-then), `stall` and `over`.
+Cheaper than `gpudiag run`: a pulse a second of each rank, now and then a burst of ten a second, stacks only
+of a job that stands still. A line each for `jobs` (those watched), `stall` and `over`.
 """
 
 import json

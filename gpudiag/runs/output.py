@@ -13,11 +13,7 @@ _UNENCODABLE = (
 
 
 def require_writable(path: Path) -> None:
-    """Raise UsageError unless a document can be written to `path`, which is left as it was.
-
-    Raises:
-        UsageError: it is a directory, its directory does not exist, or it cannot be written.
-    """
+    """Raise UsageError unless a document can be written to `path`, which is left as it was."""
     try:
         if _is_special(path):
             if not os.access(path, os.W_OK):
@@ -34,20 +30,12 @@ def require_writable(path: Path) -> None:
 
 
 def write_document(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader sees the old document or the new one, never a part.
-
-    Raises:
-        GpudiagError: the file could not be written after all.
-    """
+    """Write `text` so that a reader sees the old document or the new one. Raises GpudiagError: it failed."""
     write_documents({path: text})
 
 
 def write_documents(texts: Mapping[Path, str]) -> None:
-    """Write each text to its path; where one of them cannot be written, all the old documents are kept.
-
-    Raises:
-        GpudiagError: a file could not be written after all.
-    """
+    """Write each text to its path, or keep all old documents. Raises GpudiagError: a file failed after all."""
     partials: list[tuple[Path, Path]] = []
     path = Path()
     try:

@@ -105,10 +105,9 @@ def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> 
 
 
 def judge_gpus(snapshot: Snapshot, findings: Sequence[Finding]) -> tuple[GpuFitness, ...]:
-    """Every GPU, in the order in which CUDA numbers those that torch sees; `findings` are of the checks of GPUs.
+    """Every GPU, in CUDA's order of those that torch sees; `findings` are of the checks of GPUs.
 
-    Where torch counts one that must be hidden, one that cannot be named is not fit either: the others could
-    not be shown without it.
+    None is fit if torch counts one that must be hidden and another cannot be named.
     """
     judged = []
     for device in snapshot.devices:
@@ -282,10 +281,9 @@ SnapshotTaker = Callable[[Sequence[str], float], Snapshot]
 
 @dataclass(frozen=True, slots=True)
 class RanksWanted:
-    """The ranks that a command wants: on what, how many (None: one a GPU), and how large the collectives' buffers are.
+    """The ranks that a command wants: device, number (None: one a GPU), buffer sizes.
 
-    Each rank holds `buffers` of the largest size, which is `max_bytes`; None: what fits, and at least
-    `min_bytes`.
+    Each has `buffers` of `max_bytes`; None: what fits, at least `min_bytes`.
     """
 
     backend: str
@@ -342,7 +340,7 @@ def place_tests(
 ) -> Reading[Placement]:
     """Where disruptive tests may run: healthy, unused GPUs, or the CPU if there is no GPU; else why not.
 
-    NOT_ASKED if GPUs are in use without `--force`; NOT_SUPPORTED if nothing here can compute; ERROR if
+    IN_USE if GPUs are in use without `--force`; NOT_SUPPORTED if nothing here can compute; ERROR if
     it should be possible and is not.
     """
     absent = _why_no_torch(snapshot)
@@ -362,7 +360,7 @@ def place_tests(
         words = "; ".join(f"{one.name}: {one.reason}" for one in left) or "no GPU can be used"
         hint = " (--force tests GPUs in use)" if busy else ""
         full = any(gpu.lacks_memory and gpu.unfit is None and gpu.is_held for gpu in judged)
-        reason = MissingReason.NOT_ASKED if busy or full else MissingReason.ERROR
+        reason = MissingReason.IN_USE if busy or full else MissingReason.ERROR
         return Missing(reason, f"{NOT_TESTED}, because no GPU is free: {words}{hint}")
     return Placement(
         "nccl",
@@ -525,11 +523,7 @@ def _largest_for(usable: Sequence[GpuFitness], wanted: RanksWanted, ranks: int) 
 
 
 def _with_memory(usable: Sequence[GpuFitness], ranks: int | None) -> list[GpuFitness]:
-    """Those of the GPUs on which a rank has room; `ranks` None: on all of them.
-
-    Raises:
-        SourceFailedError: too few of them have, because others hold their memory; with who does.
-    """
+    """Those of the GPUs with room for a rank, or `ranks` of them. Raises SourceFailedError: too few, and why."""
     able = [gpu for gpu in usable if gpu.lacks_memory is None]
     if len(able) >= (len(usable) if ranks is None else min(ranks, len(usable))):
         return able
@@ -544,7 +538,7 @@ def _with_memory(usable: Sequence[GpuFitness], ranks: int | None) -> list[GpuFit
 def _refuse_too_large(
     snapshot: Snapshot, usable: Sequence[GpuFitness], wanted: RanksWanted, ranks: int
 ) -> None:
-    """Return if the largest size asked for fits on every GPU, with that many ranks on each.
+    """Return if the largest size fits on every GPU, with that many ranks on each.
 
     Raises:
         UsageError: it does not fit; the message names what would, and who holds the memory.

@@ -17,11 +17,7 @@ MAX_BYTES = 64 * 1024**2
 
 
 def read_expected_machine(path: Path) -> Snapshot:
-    """The snapshot in a file that `gpudiag preflight --json` or `gpudiag list --json` wrote.
-
-    Raises:
-        UsageError: the file cannot be read, or is neither.
-    """
+    """The snapshot that `gpudiag preflight --json` or `list --json` wrote. Raises UsageError: there is none."""
     hint = "make one on a good machine: gpudiag preflight --report json=FILE"
     try:
         with path.open("rb") as file:

@@ -1,25 +1,19 @@
-"""The Report of what ranks measured, judged by checks, with what was seen of the machine before and after."""
+"""What was seen of the machine before and after ranks measured, and remedies as they fit it."""
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpudiag.checks.builtin import BUILTIN
 from gpudiag.checks.gpu.holders import memory_free
+from gpudiag.checks.platforms import fit_findings, platform_of
 from gpudiag.checks.ranks.rising_counters import find_movements
 from gpudiag.checks.runner import findings_worst_first, run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
-from gpudiag.model.finding import CheckResult, Finding, Outcome, outcome_of_findings
-from gpudiag.model.history import History
+from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import HostCounters, Movement
-from gpudiag.model.reading import NOT_ASKED, Reading
-from gpudiag.model.report import Measures, Report
 from gpudiag.probe.host.counters import read_host_counters
-from gpudiag.runs.gate import judge_results
 from gpudiag.runs.placement import Placement
-
-# --- the machine meanwhile
 
 _SNAPSHOT_SECONDS = 5.0
 
@@ -75,33 +69,12 @@ def _judge(context: Context) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings_worst_first(results) if finding.outcome in faults)
 
 
-# --- the report
+def fit_to_place(findings: Sequence[Finding], placement: Placement) -> tuple[Finding, ...]:
+    """The findings with every remedy as it can be done on the machine where the ranks are placed."""
+    return fit_findings(findings, platform_of(snapshot_of(placement)))
 
 
-def build_context(measures: Measures, placement: Placement, history: Reading[History] = NOT_ASKED) -> Context:
-    """The checks' context: the measures, the machine when ranks were placed, and the GPUs that took part."""
-    snapshot = replace(_snapshot_of(placement), devices=placement.devices)
-    return Context(snapshot, measures, history=history, environment=dict(os.environ))
-
-
-def list_seen(name: str, findings: Sequence[Finding]) -> tuple[CheckResult, ...]:
-    """A result with the findings from before or beside the measurement; empty if there are none."""
-    return (CheckResult(name, outcome_of_findings(findings), tuple(findings)),) if findings else ()
-
-
-def build_rank_report(measures: Measures, placement: Placement, results: tuple[CheckResult, ...]) -> Report:
-    """The report of those results.
-
-    Raises:
-        ValueError: a check could not judge what was measured. That is a bug of ours, and the documents that
-            show this report have no field for it.
-    """
-    for result in results:
-        if result.outcome is Outcome.ERROR and not result.findings:
-            raise ValueError(f"{result.check}: {result.reason}")
-    return Report(judge_results(results), results, _snapshot_of(placement), measures)
-
-
-def _snapshot_of(placement: Placement) -> Snapshot:
+def snapshot_of(placement: Placement) -> Snapshot:
+    """The machine when ranks were placed."""
     assert placement.snapshot is not None  # noqa: S101 - whoever places ranks has looked at the machine
     return placement.snapshot

@@ -1,7 +1,6 @@
-"""The recipe of a receipt: make it of a report, sign it, write its two files; and look at one that somebody else wrote.
+"""The recipe of a receipt: make it of a report, sign it, write its two files; and verify one.
 
-A signature is OpenSSH's (`ssh-keygen -Y sign`, PROTOCOL.sshsig), over the whole file, in a file of its own beside it: anyone
-verifies it without gpudiag.
+A signature is OpenSSH's (`ssh-keygen -Y sign`, PROTOCOL.sshsig) over the whole file, in a file beside it.
 """
 
 import os
@@ -139,7 +138,7 @@ def receipt_paths(path: Path) -> tuple[Path, Path]:
 
 
 def require_receipt(path: Path, key: Path | None) -> None:
-    """Return if a receipt can be written there, and signed with that key: before the work, and not after twenty minutes.
+    """Return if a receipt can be written there and signed with that key: before the work.
 
     Raises:
         UsageError: a file cannot be written, ssh-keygen is not installed, or the key does not sign.
@@ -193,11 +192,7 @@ def _signature_of(file: Path) -> Path:
 
 
 def sign(data: bytes, key: Path) -> str:
-    """The signature of `data` by that key: a private one, or the public one of a key that ssh-agent has.
-
-    Raises:
-        GpudiagError: ssh-keygen did not sign, with its words.
-    """
+    """The signature of `data` by that key, private, or public with ssh-agent. Raises GpudiagError: none came."""
     words = ("-Y", "sign", "-n", NAMESPACE, "-f", str(key))
     status, out, error = _run(words, data, _SIGN_SECONDS)
     if status != 0 or not out.startswith("-----BEGIN SSH SIGNATURE-----"):
@@ -239,11 +234,7 @@ def _run(words: Iterable[str], data: bytes, seconds: float) -> tuple[int, str, s
 
 
 def read_receipt(path: Path) -> tuple[Sealed, Receipt]:
-    """The file of a receipt, document or page, and its content, whole or not.
-
-    Raises:
-        UsageError: it cannot be read, or is no receipt that this gpudiag knows.
-    """
+    """The file of a receipt, document or page, and its content. Raises UsageError: it is none, or unreadable."""
     sealed = read_sealed(read_bytes(path))
     if sealed.schema != Receipt.SCHEMA:
         raise UnknownSchemaError(sealed.schema)
@@ -254,11 +245,7 @@ def read_receipt(path: Path) -> tuple[Sealed, Receipt]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """What a file holds.
-
-    Raises:
-        UsageError: it cannot be read, or is too large for a document.
-    """
+    """What a file holds. Raises UsageError: it cannot be read, or is too large for a document."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -272,7 +259,8 @@ def read_bytes(path: Path) -> bytes:
 def look_at_receipt(path: Path, signers: Path | None = None) -> ReceiptCheck:
     """Whether that receipt is as it was written, and who signed it.
 
-    FAIL where a byte has changed or the signature does not fit; ERROR where the signature could not be verified.
+    FAIL where a byte has changed or the signature does not fit; ERROR where the signature could not be
+    verified.
 
     Raises:
         UsageError: the file cannot be read, or is no receipt.

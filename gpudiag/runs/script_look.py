@@ -1,8 +1,6 @@
-"""A look from outside, as `gpudiag hang` does it, at the ranks of a script that stand still, before anything is killed.
+"""A look from outside, as `gpudiag hang` does it, at a script's ranks that stand still, before they are killed.
 
-It runs in a child while the agent goes on, and only adds to a verdict: where py-spy or the permission is
-missing, where ranks are on other machines, or where the look is late, the ranks' own reports stand as they
-are.
+A child does it while the agent goes on; where it fails or is late, the ranks' own reports stand.
 """
 
 import select

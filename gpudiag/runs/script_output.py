@@ -83,9 +83,7 @@ def find_explanations(text: str) -> tuple[str, ...]:
 def show_output() -> Iterator[ScriptOutput]:
     """A descriptor for ranks to write to; what comes is shown on standard error as it comes.
 
-    Where nobody reads standard error (a terminal that is stopped, a full pipe), the ranks wait, and this
-    process does not: it could not even end, for Python flushes its files first, and would wait for the lock
-    of the one that is being written.
+    Where nobody reads standard error the ranks wait, and this process does not, which could not even end.
     """
     reading, writing = os.pipe()
     output = ScriptOutput(writing)

@@ -9,17 +9,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from gpudiag.checks.on_ranks import train_run
-from gpudiag.checks.runner import run_checks
+from gpudiag.checks.training.run import judge_training
 from gpudiag.checks.training.verifications import is_verified, list_verifications
 from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.evidence import Evidence
-from gpudiag.model.finding import Outcome, worst, worst_first
+from gpudiag.model.finding import Outcome, outcome_of_findings, worst, worst_first
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault
 from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import Measures, Report
 from gpudiag.model.run import RunEvent
 from gpudiag.model.training import (
     RankEpochEnd,
@@ -47,7 +45,7 @@ from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.fork_servers import TRAINING_MODULES, ForkServers
 from gpudiag.runs.interpreters import absent_modules, lack_on_cpu, lack_on_gpus, require_torch
 from gpudiag.runs.placement import Placement, RanksWanted, place_ranks, why_unmet
-from gpudiag.runs.rank_report import build_context, build_rank_report
+from gpudiag.runs.rank_report import fit_to_place
 from gpudiag.training.advise import DEFAULT_PARAMETERS, advise_for_devices
 from gpudiag.training.faults import BADINIT, GRADIENT_FAULTS, NAN, parse_training_fault
 from gpudiag.training.job import TrainingFault, TrainingJob
@@ -120,25 +118,13 @@ def build_measurement(run: RankRun, job: TrainingJob, device_kind: str) -> Strat
     )
 
 
-def judge_strategy(measurement: StrategyMeasurement, placement: Placement) -> Report:
-    """The report of one strategy's run."""
-    measures = Measures(training=(measurement,))
-    results = run_checks(build_context(measures, placement), (train_run,))
-    return build_rank_report(measures, placement, results)
+def build_result(measurement: StrategyMeasurement, placement: Placement) -> StrategyResult:
+    """The result of one strategy's run, judged, as the report over all strategies shows it.
 
-
-def build_result(report: Report) -> StrategyResult:
-    """The result of one strategy's run, as the report over all strategies shows it.
-
-    Raises:
-        ValueError: it is not of one strategy.
+    One worker alone is worth a note here: the user asked for several.
     """
-    measured = report.measures.training
-    if isinstance(measured, Missing) or len(measured) != 1:
-        raise ValueError(f"no strategy was measured: {measured}")
-    (measurement,) = measured
     facts = strategy_facts()[measurement.strategy]
-    findings = report.findings()
+    findings = fit_to_place(judge_training(measurement), placement)
     verifications = list_verifications(measurement, findings)
     tellers = 1 if facts.one_voice else measurement.world_size
     speeds = measurement.speeds if len(measurement.speeds) == tellers else ()
@@ -147,7 +133,7 @@ def build_result(report: Report) -> StrategyResult:
         strategy=measurement.strategy,
         kind=facts.kind,
         framework=measurement.starts[0].framework if measurement.starts else facts.framework,
-        outcome=report.verdict,
+        outcome=outcome_of_findings(findings),
         world_size=measurement.world_size,
         workload=measurement.workload,
         dtype=measurement.dtype,
@@ -412,7 +398,7 @@ def _run_strategy(
             plan, strategy, place.world_size, Outcome.ERROR, error.message, error.hint or None
         )
         return failed, True
-    return build_result(judge_strategy(measurement, place.placement)), reporter
+    return build_result(measurement, place.placement), reporter
 
 
 def measure_strategies(

@@ -11,9 +11,9 @@ Each line on standard output is a JSON object:
     {"kind": "paused"}
     {"kind": "gone", "reason": TEXT}                  the last line: a fresh process should take over
 
-Lines on standard input change the pace: {"interval": 5.0}, {"paused": true}; {"now": true} has a tick begin at once,
-without one. We exit when it closes.
-The thread that ticks never calls NVML, so that it can always name the call that has not returned.
+Lines on standard input change the pace: {"interval": 5.0}, {"paused": true}; {"now": true} has a tick begin
+at once, without one. We exit when it closes. The thread that ticks never calls NVML, so that it can always
+name the call that has not returned.
 """
 
 from __future__ import annotations
@@ -195,10 +195,7 @@ class WatchedRow(Row):
             self._modes = modes
 
     def _compare_identity(self, ask: WatchedAsk) -> None:
-        """Notice that what was just read is of another GPU: readings must not stand under a wrong name.
-
-        The UUID is asked last: one that is still the same was so for every reading before it.
-        """
+        """Notice that another GPU was read: the UUID is asked last, so that it holds for all readings."""
         if self.uuid is None or self.lost:
             return
         sheet = DeviceSheet()
@@ -450,8 +447,7 @@ class _Start:
 class _Census:
     """Whether NVML's count of GPUs or the kernel's driver has changed; read like a row, after the rows.
 
-    An initialised library may go on answering after the driver under it was replaced or removed, while
-    programs started then fail. The driver's own version file shows it.
+    An initialised library may go on answering after its driver was replaced: the version file shows it.
     """
 
     def __init__(self, pynvml: Any, count: int, root: str) -> None:
@@ -493,11 +489,7 @@ def _reason_to_end(rows: list[WatchedRow], census: _Census) -> str | None:
 
 
 def pause_seconds(interval: float, elapsed: float, *, is_asking: bool) -> float:
-    """Seconds until the next tick, after one that has taken `elapsed`.
-
-    What is late is reported again soon, whatever the pace: a GPU counts as hung after
-    `picture.DEADLINE_SECONDS` without news.
-    """
+    """Seconds until the next tick, after one of `elapsed`; less if a GPU is late (`DEADLINE_SECONDS`)."""
     if is_asking:
         return min(interval, FAST_SECONDS)
     return max(_LEAST_PAUSE_SECONDS, interval - elapsed)

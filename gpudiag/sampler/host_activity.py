@@ -1,8 +1,4 @@
-"""What the host is doing, from the kernel's counters: read by the process that answers, as none of these files waits for a device.
-
-Unlike /proc/PID/cmdline, which a process that is stuck in a driver can block, these are counters that the
-kernel has in memory.
-"""
+"""What the host is doing, by counters that the kernel has in memory: no read of them waits for a device."""
 
 from __future__ import annotations
 
@@ -63,7 +59,7 @@ class HostActivityReader:
         return read_sheet(HostActivity, sheet.document())
 
     def _processors(self, now: float) -> tuple[float, float]:
-        """The shares of time, in per cent, that processors were busy, and idle while a disk was waited for."""
+        """The shares of time, in per cent, that processors were busy, and idle while a disk was awaited."""
         ticks = parse_processor_ticks(self._text("proc/stat"))
         _, spent = self._grown("processors", now, ticks)
         total = sum(spent)
@@ -77,11 +73,7 @@ class HostActivityReader:
         return tuple(max(0, bytes_) / seconds for bytes_ in grown)
 
     def _grown(self, kind: str, now: float, counters: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
-        """The seconds since the last look, and by how much each counter has grown.
-
-        Raises:
-            Absent: this is the first look.
-        """
+        """The seconds since the last look, and each counter's growth. Raises Absent: it is the first look."""
         before, self._before[kind] = self._before.get(kind), (now, counters)
         if before is None or now <= before[0]:
             raise Absent(NOT_ASKED, _FIRST)
@@ -97,7 +89,7 @@ class HostActivityReader:
         return _sums({name: row for name, row in found.items() if self._is_hardware("block", name)})
 
     def _is_hardware(self, kind: str, name: str) -> bool:
-        """Whether an interface or a disk is one of hardware, or of a virtual machine: no bridge, no partition, no loop."""
+        """Whether an interface or disk is hardware's, or a virtual machine's: no bridge, partition, loop."""
         if name not in self._hardware:
             place = os.path.join(self._root, "sys/class", kind, name, "device")
             self._hardware[name] = os.path.lexists(place)
@@ -108,11 +100,7 @@ class HostActivityReader:
 
 
 def parse_processor_ticks(text: str) -> tuple[int, ...]:
-    """The clock ticks of all processors together by kind, from /proc/stat.
-
-    Raises:
-        Absent: there is no line for all processors.
-    """
+    """The clock ticks of all processors by kind (/proc/stat). Raises Absent: there is no such line."""
     words = text.partition("\n")[0].split()
     if len(words) <= _COUNTED or words[0] != "cpu":
         raise Absent(SOURCE_ABSENT, "/proc/stat has no line for all processors")

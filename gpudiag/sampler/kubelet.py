@@ -2,8 +2,7 @@
 
 One line each time: {"kind": "pods", "devices": [[device id, namespace, pod, container], ...], "allocatable":
 [ids] or null}, or {"kind": "failed", "reason": a word of MissingReason, "detail": ...}. A process of its own,
-because gRPC keeps threads and 30 MB that a service outside Kubernetes has no use for; it is started where the
-socket is.
+because gRPC keeps threads and 30 MB; it is started only where the socket is.
 """
 
 import json

@@ -1,7 +1,6 @@
 """How long the sampler and the service pause between two looks, questions, starts or writes, in seconds.
 
-They are no limits: within which time something must answer stands where the answer is waited for. So they may
-be shorter, at the price of processor time: the service's tests have shorter ones (tests/api/serving.py).
+They are no limits, so tests may shorten them (tests/api/serving.py).
 """
 
 from dataclasses import dataclass

@@ -85,7 +85,7 @@ class Spill:
         entries = []
         with suppress(OSError):
             for line in (self._folder / _TIMELINE).read_bytes().splitlines():
-                with suppress(ValueError):
+                with suppress(ValueError, RecursionError):
                     entries.append(json.loads(line))
         return [entry for entry in entries if isinstance(entry, dict)]
 
@@ -128,11 +128,12 @@ def _render_copy(ring: Ring) -> bytes:
         },
     }
     text = json.dumps(header).encode()
+    empty = {tier: tier.empty() for tier in TIERS}
     body = b"".join(
-        values.tobytes()
+        device.arrays[tier].get(place, empty[tier]).tobytes()
         for device in ring.devices.values()
         for tier in TIERS
-        for values in device.arrays[tier]
+        for place in range(len(NAMES))
     )
     return _MAGIC + zlib.compress(_HEADER.pack(len(text)) + text + body, 1)
 
@@ -162,7 +163,7 @@ def _parse_copy(data: bytes) -> Ring:
                 stored = array("f", body[start : start + tier.slots * _VALUE_BYTES])
                 if len(stored) != tier.slots:
                     raise ValueError("a copy that was cut short")
-                if name in NAMES:
-                    device.arrays[tier][NAMES.index(name)][:] = stored
+                if name in NAMES and any(value == value for value in stored):
+                    device.arrays[tier][NAMES.index(name)] = stored
                 start += tier.slots * _VALUE_BYTES
     return ring

@@ -191,11 +191,7 @@ class RunManager:
         return entry.run
 
     def find(self, identity: str) -> Run:
-        """The run of that id.
-
-        Raises:
-            RunNotFoundError: there is none.
-        """
+        """The run of that id. Raises RunNotFoundError: there is none."""
         return self._list.show(self._list.find(identity))
 
     def list_runs(self, kind: str | None = None, state: str | None = None) -> tuple[Run, ...]:
@@ -208,11 +204,7 @@ class RunManager:
         return self._list.active()
 
     def events(self, identity: str, since: int = 0) -> RunEvents:
-        """The run's events after event number `since`.
-
-        Raises:
-            RunNotFoundError: there is no such run.
-        """
+        """The run's events after event number `since`. Raises RunNotFoundError: there is no such run."""
         entry = self._list.find(identity)
         events = entry.events
         if entry.process is not None:
@@ -233,11 +225,7 @@ class RunManager:
         return escape_steering(mask_text(log.decode(errors="replace"))).encode()
 
     async def report(self, identity: str) -> bytes | None:
-        """The run's document; None if it wrote none.
-
-        Raises:
-            RunNotFoundError: there is no such run.
-        """
+        """The run's document; None if it wrote none. Raises RunNotFoundError: there is no such run."""
         return await self._memory.read(self._list.find(identity).run, "report.json")
 
     def _make(self, request: RunRequest, kind: RunKind, plan: Plan, lock: tuple[str, ...]) -> RunEntry:

@@ -63,11 +63,7 @@ def make_roomy(folder: Path) -> None:
 
 
 def write_log(folder: Path, log: bytes) -> None:
-    """Write the end of what a run printed.
-
-    Raises:
-        OSError: the disk does not take it.
-    """
+    """Write the end of what a run printed. Raises OSError: the disk does not take it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log.txt").write_bytes(log)
 
@@ -292,11 +288,7 @@ class RunList:
         self._entries = entries
 
     def find(self, identity: str) -> RunEntry:
-        """The entry of that run.
-
-        Raises:
-            RunNotFoundError: there is none.
-        """
+        """The entry of that run. Raises RunNotFoundError: there is none."""
         if identity not in self._entries:
             raise RunNotFoundError(f"there is no run {identity[:64]!r}", hint="GET /api/v1/runs lists them")
         return self._entries[identity]

@@ -1,8 +1,4 @@
-"""A machine before its files are rendered: what machine files describe and faults change.
-
-A Blueprint holds each fact once. The host tree, the kernel log and torch's answer are rendered from it
-(host/tree.py, torch_answer.py), so that a fault that changes a GPU changes them all alike.
-"""
+"""A machine before its files are rendered: what machine files describe and faults change, each fact once."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -166,10 +162,7 @@ class LoggedLines:
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """The torch of the job's Python, and what keeps CUDA from starting, if anything.
-
-    `cuda_error` is torch's error where CUDA cannot start; `hangs`: CUDA never returns.
-    """
+    """The torch of the job's Python; `cuda_error`: why CUDA cannot start; `hangs`: it never returns."""
 
     version: str
     python: str

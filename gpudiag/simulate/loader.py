@@ -34,8 +34,8 @@ _SPEC_HINT = "write it as h100x8, h100x8+lost:3+hot:5, a .toml file, or the .jso
 def load_scenario(spec: str, *, now: datetime | None = None) -> Scenario:
     """The machine that `spec` names: `h100x8`, `h100x8+lost:3+hang:6`, `machine.toml+hot:5`, `a1.json`.
 
-    Times in its host tree (boot, process starts, kernel log) are relative to `now`, by default the
-    time of the call, so that what runs for six hours has always run for six hours. Of a story it is the beginning.
+    Times in its host tree are relative to `now`, by default the time of the call. Of a story it is the
+    beginning.
 
     Raises:
         UsageError: no such machine, file, fault or GPU, or faults that contradict each other.
@@ -123,6 +123,10 @@ def _read_machine(spec: str) -> _Machine:
         return _Machine(build_blueprint(layers, name), (*listed, *faults), chapters)
     if path.suffix == ".json":
         return _Machine(read_recorded(path), tuple(faults))
+    if os.path.exists(name):
+        raise UsageError(
+            f"{name} has no name of a machine's file", hint="a machine ends in .toml, a record in .json"
+        )
     raise UsageError(
         f"there is no simulated machine {name!r}",
         hint=nearest_hint(name, (*base_machines(), *stories())) if name else _SPEC_HINT,

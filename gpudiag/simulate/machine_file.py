@@ -99,7 +99,7 @@ _MAX_BASES = 8  # how deep files may build on one another; stops a loop too
 
 
 def build(noun_type: type[_T], table: Any, file: str) -> _T:
-    """The dataclass with the table's values; lists become tuples.
+    """The dataclass with the table's values, lists as tuples.
 
     Raises:
         UsageError: the table has an unknown key, lacks one, or a value is of the wrong kind.
@@ -142,9 +142,7 @@ READINGS = tuple(
 
 
 def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBlueprint:
-    """The GPU that the layers, lowest first, describe; `index` is its place on the machine.
-
-    A reading that no layer gives is missing as NOT_SUPPORTED.
+    """The GPU that the layers, lowest first, describe, at place `index`; other readings are NOT_SUPPORTED.
 
     Raises:
         UsageError: an unknown key, a GPU without an identity, or a reading that does not fit.
@@ -311,11 +309,7 @@ def read_layers(source: str | Path) -> list[Layer]:
 
 
 def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
-    """The machine that the layers, lowest first, describe.
-
-    Raises:
-        UsageError: a layer has a value that does not fit.
-    """
+    """The machine that the layers, lowest first, describe. Raises UsageError: a value does not fit."""
     top = _merged(layers, name)
     host = _merge_section(layers, "host")
     processes = tuple(build(HostProcess, entry, name) for entry in host.pop("processes", ()))

@@ -13,10 +13,8 @@ _INDENT = "  "
 _TRIALS = ("gpudiag", "gpudiag list --sources all", "nvidia-smi")
 
 
-def render_machine(
-    scenario: Scenario, fault_usages: Iterable[str], *, commands: Iterable[str] = _TRIALS
-) -> str:
-    """The description; `fault_usages` are the faults that a spec can add, `commands` what to try on it."""
+def render_machine(scenario: Scenario, fault_usages: Iterable[str]) -> str:
+    """The description; `fault_usages` are the faults that a spec can add."""
     lines = wrapped(
         f"{scenario.name}: {scenario.description}; {_driver_words(scenario)}",
         first="Simulated machine ",
@@ -35,7 +33,7 @@ def render_machine(
         lines += ["", "Its facts come from:"]
         lines += [line for source in scenario.sources for line in _item(source)]
     spec = shlex.quote(scenario.name)
-    lines += ["", "Try:", *(f"{_INDENT}gpudiag simulate {spec} -- {command}" for command in commands)]
+    lines += ["", "Try:", *(f"{_INDENT}gpudiag simulate {spec} -- {command}" for command in _TRIALS)]
     lines += ["", "Faults that can be added with a plus sign (N: a GPU), as in h100x8+lost:3+hot:5:"]
     lines += wrapped(" ".join(fault_usages), first=_INDENT, indent=_INDENT)
     return "\n".join(lines)

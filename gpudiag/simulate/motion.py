@@ -1,7 +1,6 @@
-"""How a machine's readings move while it works: load, power and heat of busy GPUs, as on a real one.
+"""How a machine's readings move while it works: load, power and heat of busy GPUs.
 
-A reading that is no counter never rises above the scenario's value, so that none moves into a fault; a GPU
-that is too hot, slowed down or idle stays as it is.
+None but a counter rises above the scenario's value, into a fault; a hot, slowed or idle GPU stays as it is.
 """
 
 import math

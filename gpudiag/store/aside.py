@@ -1,8 +1,7 @@
-"""The store as a service asks it: by a process of its own, which ends once it has not been asked for a while.
+"""The store as a service asks it: a process of its own, which ends once it has not been asked for a while.
 
-The database library takes 13 MiB, and is needed at the start, for a run, and when the
-store has changed. So it is loaded in `python -m gpudiag.store.aside PARENT_PID`, which answers lines of JSON on standard input.
-A store that hangs, as on a dead file server, holds up that process alone.
+The database library takes 13 MiB, and a store may hang. `python -m gpudiag.store.aside PARENT_PID` answers
+lines of JSON.
 """
 
 import json
@@ -99,11 +98,7 @@ class StoreAside:
         return answer["answer"]
 
     def _exchange(self, line: bytes) -> bytes | None:
-        """The line that answers; None where the process has ended.
-
-        Raises:
-            StoreError: it has not answered in time, and is killed.
-        """
+        """The line that answers; None where the process has ended. Raises StoreError: too late, and killed."""
         if self._program is None or self._program.is_reaped():
             self._program = self._start()
         program, answer = self._program, bytearray()

@@ -119,11 +119,7 @@ class StoredSnapshots:
 
 
 def parse_store_url(text: str) -> URL:
-    """The URL of a store; a plain path is an SQLite file.
-
-    Raises:
-        UsageError: it is not a URL, or names a database that gpudiag does not support.
-    """
+    """The URL of a store; a plain path is an SQLite file. Raises UsageError: no URL, or no such database."""
     try:
         url = make_url(text) if "://" in text else URL.create("sqlite", database=text)
     except (ArgumentError, ValueError) as error:
@@ -147,11 +143,7 @@ def place_of(url: URL) -> str:
 
 
 def require_driver(url: URL) -> None:
-    """Raise UsageError unless the store's database driver is installed.
-
-    Raises:
-        UsageError: the driver is not installed; the hint names the extra that has it.
-    """
+    """Raise UsageError unless the store's database driver is installed; the hint names the extra."""
     if url.get_backend_name() == "postgresql" and find_spec("psycopg") is None:
         raise UsageError(
             "psycopg is not installed, and PostgreSQL needs it", hint=install_command("postgres")
@@ -242,7 +234,7 @@ class Store:
                 connection.execute(sql.insert(_version).values(version=SCHEMA_VERSION))
             elif version > SCHEMA_VERSION:
                 raise StoreError(
-                    f"a newer gpudiag wrote the history at {self.place}",
+                    f"the history at {self.place} is of a newer gpudiag",
                     hint="update gpudiag here, or name another store with --store",
                 )
 
@@ -272,11 +264,7 @@ def _way_out(reason: str, place: str) -> str:
 
 
 def open_engine(url: URL, *, read_only: bool) -> sql.Engine:
-    """An engine for the store at `url`; an SQLite file's folder is created unless `read_only`.
-
-    Raises:
-        StoreError: SQLAlchemy has no driver for it.
-    """
+    """An engine for the store at `url`, its folder made unless `read_only`. Raises StoreError: no driver."""
     if url.get_backend_name() != "sqlite":
         try:
             return sql.create_engine(url, connect_args={"connect_timeout": _CONNECT_SECONDS})

@@ -1,7 +1,6 @@
-"""The history of this machine, read and written in the background: it never fails or delays a verdict.
+"""The history of this machine, read and written by a guarded child: it never fails or delays a verdict.
 
-The store may be on a full or hung disk, or on a server that is down, so only a guarded child with a
-deadline accesses it. What goes wrong is one line for the user.
+The store may hang or be full; what goes wrong is one line for the user.
 """
 
 import json
@@ -17,7 +16,7 @@ from gpudiag.errors import GpudiagError, StoreError
 from gpudiag.model.codec import decode, dumps, encode
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import WORST_FIRST
-from gpudiag.model.history import UNREAD, History, Sample
+from gpudiag.model.history import History, Sample
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.given_time import deadline_for
@@ -52,9 +51,8 @@ class HistoryKeeper:
                 history = decode(History, json.loads(text))
                 return replace(history, last=_snapshot(last, "earlier"), good=_snapshot(good, "good")), ""
         words = self._give_up("read")
-        # Not ERROR: an unreadable history never makes a machine unfit.
-        reason = words if words.startswith(UNREAD) else f"{UNREAD} was not read: {words}"
-        return Missing(MissingReason.SOURCE_ABSENT, reason), words
+        late = self._child.ending == "timed_out"
+        return Missing(MissingReason.TIMED_OUT if late else MissingReason.ERROR, words), words
 
     def write(self, run: "RunFacts", deadline_seconds: float = WRITE_SECONDS) -> str:
         """Store the run; a warning in one line, empty if it was stored or an earlier call has warned."""
@@ -109,11 +107,7 @@ class RunFacts:
 
 
 def read_history(store: str, machine: str, deadline_seconds: float = READ_SECONDS) -> History:
-    """The stored history of that machine.
-
-    Raises:
-        StoreError: the store cannot be read, or not by the deadline.
-    """
+    """The stored history of that machine. Raises StoreError: the store cannot be read by the deadline."""
     keeper = HistoryKeeper(store, machine)
     try:
         history, warning = keeper.read(deadline_seconds)
@@ -129,8 +123,7 @@ def wait_for_message(
 ) -> None:
     """Return when the child has sent a message or ended, or at `deadline` (`time.monotonic`); never kills it.
 
-    Messages of the kinds in `besides`, such as announcements of a call, do not count. A deadline that is a
-    function is asked again once it has passed.
+    Kinds in `besides` do not count. A deadline that is a function is asked again once it has passed.
     """
     while child.ending is None and all(kind in besides for kind, *_ in child.messages):
         # Also past the deadline, read what has come: the caller may have been busy elsewhere.
@@ -172,7 +165,7 @@ def _snapshot(text: str | None, which: str) -> Reading[Snapshot]:
         if document["schema"] != Snapshot.SCHEMA:
             return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: it is a {document['schema']}")
         return decode(Snapshot, document)
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: {error}")
     except GpudiagError as error:
         return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: {error.message}")

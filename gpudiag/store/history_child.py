@@ -1,7 +1,6 @@
-"""The child that reads the history and writes a run into it; the quickest command starts it before it loads the rest.
+"""The child that reads the history and writes a run, started before all else, as loading the database is slow.
 
-One child does both: the database library takes longer to load than a run takes to write. It is guarded: the
-store may be on a full or hung disk, or on a server that is down. `history.py` talks to it.
+It is guarded: the store may hang. `history.py` talks to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The GPUs that this machine had in its last good run: a small file beside the history.
 
-`gpudiag list` and the bare command read it, as they cannot wait for the database library to load. A guarded
-child reads it, because the disk may hang; if that fails, the known GPUs are merely missing, with the reason.
+`gpudiag list` and the bare command cannot wait for the database. A guarded child reads it.
 """
 
 from __future__ import annotations
@@ -37,11 +36,7 @@ def known_gpus_file(machine: str, directory: Path | None = None) -> Path:
 
 
 def write_known_gpus(machine: str, known: KnownGpus) -> None:
-    """Write the GPUs of a good run to the file, atomically.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write the GPUs of a good run to the file, atomically. Raises OSError: the file cannot be written."""
     path = known_gpus_file(machine)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
@@ -122,5 +117,5 @@ def _await_message(child: GuardedChild, seconds: float) -> None:
 def _parse(text: str) -> Reading[KnownGpus]:
     try:
         return decode(KnownGpus, json.loads(text))
-    except (GpudiagError, ValueError) as error:
+    except (GpudiagError, ValueError, RecursionError) as error:
         return Missing(MissingReason.SOURCE_ABSENT, f"this machine's known GPUs cannot be read: {error}")

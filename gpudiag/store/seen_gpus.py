@@ -1,7 +1,6 @@
-"""The GPUs that the service of this machine has seen, kept for the service that starts after it.
+"""The GPUs that the service of this machine has seen, for a service that starts without one, or the driver.
 
-A service that starts while the driver is gone, or a GPU is, knows by this file which GPUs there were. Where
-it cannot be read or written there is only less memory, and a warning.
+Where it cannot be read or written there is a warning.
 """
 
 import json
@@ -72,7 +71,7 @@ class SeenFile:
             whose, _, text = self._file.read_text(encoding="utf-8").partition("\n")
             if whose == self._machine:
                 self.loaded = decode(SeenMachine, json.loads(text))
-        except (FileNotFoundError, UnicodeDecodeError, ValueError, GpudiagError):
+        except (FileNotFoundError, ValueError, RecursionError, GpudiagError):
             pass  # none yet, or another version's: the next one is written soon
         self.is_read = True
 

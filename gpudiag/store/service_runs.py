@@ -60,7 +60,11 @@ class RunRecords:
         for row in rows:
             try:
                 found.append((decode(Run, json.loads(row.document)), str(row.service)))
-            except (GpudiagError, ValueError):  # written by another version: the others are still read
+            except (
+                GpudiagError,
+                ValueError,
+                RecursionError,
+            ):  # written by another version: the others are still read
                 continue
         return found
 

@@ -20,9 +20,9 @@ Result = TypeVar("Result")
 
 
 def state_directory(environment: Mapping[str, str] | None = None, user_id: int | None = None) -> Path:
-    """$GPUDIAG_STATE_DIR, else /var/lib/gpudiag as root, else the XDG state directory; it may not exist yet.
+    """$GPUDIAG_STATE_DIR, else /var/lib/gpudiag as root, else the XDG state directory, if it exists or not.
 
-    XDG Base Directory Specification 0.8: $XDG_STATE_HOME, by default ~/.local/state; a relative path is
+    XDG Base Directory Specification 0.8: $XDG_STATE_HOME, by default ~/.local/state; relative ones are
     ignored.
     """
     environment = os.environ if environment is None else environment
@@ -49,11 +49,7 @@ def own_machine_key() -> str:
 
 
 def await_disk(seconds: float, job: Callable[[], Result]) -> Result:
-    """What the job gives, done in a thread of its own, which is left alone where the disk hangs.
-
-    Raises:
-        OSError: it has failed, or has given no answer in that time.
-    """
+    """What the job gives, in a thread that is left alone if the disk hangs. Raises OSError: failed, or late."""
     answers: Queue[Result | OSError] = Queue(1)
 
     def work() -> None:

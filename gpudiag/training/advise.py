@@ -57,11 +57,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is to be trained: its size, and how; `master_weights`: float32 weights beside the 16-bit ones.
-
-    Raises:
-        UsageError: no framework trains like that.
-    """
+    """What is to be trained; `master_weights`: float32 beside 16-bit ones. Raises UsageError: none does that."""
 
     parameters: int
     dtype: str = DEFAULT_DTYPE
@@ -88,8 +84,8 @@ class Model:
     def in_deepspeed(self) -> Kept:
         """Bytes in DeepSpeed: weights and gradients in the dtype, the optimizer with its copy of the weights.
 
-        In the step it also has the gradients at that copy's size: 18 bytes per parameter with Adam, of which
-        16 are split, as `estimate_zero2_model_states_mem_needs` of DeepSpeed 0.19.8 counts them.
+        In the step also the gradients at that size: 18 bytes per parameter with Adam, 16 of them split
+        (`estimate_zero2_model_states_mem_needs`, DeepSpeed 0.19.8).
         """
         size = _FLOAT32 if self.dtype == "float32" else _HALF
         own = _FLOAT32 if self.master_weights else _HALF
@@ -101,10 +97,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What it is trained on: the memory of each GPU of one host, how many such hosts, and a host's memory.
+    """What it is trained on: the memory of each GPU of a host, the number of such hosts, a host's memory.
 
-    `unified`: GPU and host share one memory. `mig`: the GPUs are MIG instances. `host_memory_bytes` is None
-    if not known.
+    `unified`: both share one; `mig`: the GPUs are instances.
     """
 
     gpu_memory_bytes: Sequence[int]

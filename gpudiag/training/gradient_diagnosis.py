@@ -91,8 +91,8 @@ class PartsFinder:
     ) -> StepParts | None:
         """The parts of this step's movement; None if the parameters that this rank keeps are right or not finite.
 
-        `at` are the single process's parameters before the step, `used` the gradients that this rank keeps
-        after it, `settings` those of its optimizer that are not the plan's, in words.
+        `at`: the single process's parameters before the step; `used`: this rank's gradients after it;
+        `settings`: those of its optimizer that are not the plan's.
         """
         found, expected, at = self.own_part(found), self.own_part(expected), self.own_part(at)
         start, self.before = self.before, found

@@ -1,8 +1,7 @@
 """The entry point of `gpudiag train --strategy mirrored`: TensorFlow's MirroredStrategy in one process.
 
-It emits the same facts as the ranks of torch do, replica by replica, and compares with a plain
-TensorFlow model trained on the samples of all replicas. TensorFlow has its own random numbers and
-its own models, so nothing is compared across the two frameworks.
+It emits the facts of torch's ranks, replica by replica, and compares with plain TensorFlow: random numbers
+and models differ between frameworks.
 """
 
 import hashlib

@@ -57,8 +57,7 @@ def gradient_tolerance(job: TrainingJob, device_type: str) -> float:
 def parameter_tolerance(job: TrainingJob, device_type: str) -> float:
     """The largest L2 error of the parameters, over their norm, that rounding explains.
 
-    In float32 for two runs; with SGD it is the gradient's, for a step moves the parameters by a fraction of
-    themselves. In half precision for one update.
+    In float32 for two runs (with SGD the gradient's), in half precision for one update.
     """
     u = _ROUNDOFF
     if job.dtype != "float32":

@@ -54,11 +54,9 @@ def prove(training: VerifiedTraining, folder: str) -> Strategy:
 
 
 def _prove_checkpoint(training: VerifiedTraining, folder: str, proof: RankProof) -> RankProof:
-    """`proof` with what a new model got back from the checkpoint, and how it trains on from there.
+    """`proof` with what a new model got back from the checkpoint, bit for bit, and how it trains on.
 
-    What was written must come back bit for bit. The steps after it need not: DDP rebuilds its buckets
-    after the first step of a wrapped model, so a newly wrapped one sums the gradients of three or more
-    ranks in another order.
+    The steps after it may differ: a newly wrapped model rebuilds DDP's buckets, and sums in another order.
     """
     obstacle = training.strategy.checkpoint_obstacle
     if obstacle is not None:

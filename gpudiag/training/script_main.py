@@ -114,10 +114,9 @@ def _export_meeting_point(job: ScriptJob, context: RankContext) -> None:
 
 
 def _begin_with_own_generators() -> None:
-    """Reseed the random number generators: forked ranks all start with the same state.
+    """Reseed the random number generators, which forked ranks have alike, unlike under torchrun.
 
-    Otherwise a script that sets no seed would draw the same numbers on every rank, unlike under torchrun.
-    Python's `random` reseeds itself after a fork, and CUDA's generators do not exist yet.
+    `random` reseeds itself after a fork, and CUDA's generators do not exist yet.
     """
     torch: Any = sys.modules.get("torch")
     if torch is not None:

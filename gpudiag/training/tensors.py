@@ -25,10 +25,9 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """16 hexadecimal digits made from the tensor's bits: any single flipped bit changes them.
+    """16 hexadecimal digits of the tensor's bits, which any flipped bit changes.
 
-    The sum of each element's bits times an odd number that depends on its position, modulo 2**64,
-    computed on the tensor's device.
+    The sum of each element's bits times an odd number of its position, modulo 2**64, on the device.
     """
     bits = tensor.detach().contiguous().view(_VIEWS[tensor.element_size()]).flatten().to(torch.int64)
     places = torch.arange(1, len(bits) + 1, dtype=torch.int64, device=bits.device)

@@ -1,8 +1,7 @@
 """Verified training on one rank: after every step, everything is compared with the single-process run.
 
-Every rank has all samples, so it can compute any rank's gradient. A gradient that is wrong by a fault of
-logic is a sum of these with weights other than one over their number, or that of another step; a corrupt one
-is neither.
+Every rank has all samples. A gradient wrong by logic is a sum of the ranks' with other weights, or of another
+step; a corrupt one is neither.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,6 @@
-"""What is trained: small models and synthetic data, the same on every machine; and which samples each rank reads.
+"""What is trained: small models and synthetic data, alike on every machine; and which samples a rank reads.
 
-No dropout and no batch statistics: a batch that is split over ranks must give the gradient of the
-whole one. Every model has buffers, which strategies must synchronise as they do parameters.
+No dropout, no batch statistics: a split batch gives the whole one's gradient. Every model has buffers.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from gpudiag_api import live_events
 from gpudiag_api.live_events import LIVE, LiveEvents
 
 
@@ -19,7 +20,7 @@ def test_a_listener_that_is_cancelled_while_it_is_woken_ends():
             nonlocal takes
             while True:
                 takes += 1
-                await listener.take(60)
+                await listener.take()
 
         task = asyncio.ensure_future(take_for_ever())
         while not takes:
@@ -31,3 +32,20 @@ def test_a_listener_that_is_cancelled_while_it_is_woken_ends():
         return takes
 
     assert asyncio.run(scene()) == 1
+
+
+def test_a_listener_is_woken_where_nothing_is_published(monkeypatch):
+    """The stream then sends a comment, so that a proxy does not close it."""
+    monkeypatch.setattr(live_events, "HEARTBEAT_SECONDS", 0.01)
+
+    async def scene() -> list[bytes]:
+        events = LiveEvents()
+        listener = events.listen(None)
+        events.beat()
+        woken = [await listener.take(), await listener.take()]
+        events.publish(LIVE, "{}")
+        return [*woken, await listener.take()]
+
+    first, second, tick = asyncio.run(scene())
+    assert (first, second) == (b"", b"")
+    assert tick.startswith(b"id: ")

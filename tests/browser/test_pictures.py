@@ -1,6 +1,6 @@
 """The pictures of docs/images, taken of the real service on a simulated machine.
 
-Every run takes them and looks whether they show something; GPUDIAG_WRITE_IMAGES=1 keeps them. A picture for the
+Every run takes them and looks whether they show something; GPUDIAG_WRITE_IMAGES=1 keeps those that docs/images has already. A picture for the
 docs wants charts that are full: GPUDIAG_IMAGE_SECONDS=660 lets the service run for so long first.
 """
 
@@ -58,8 +58,8 @@ def let_live(service: LiveService, seconds: float) -> None:
 
 def take(watched: WatchedPage, name: str, folder: Path, size: tuple[int, int]) -> None:
     """Take the picture, and see that it is one."""
-    path = (IMAGES if WRITE else folder) / f"{name}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = IMAGES / f"{name}.png"
+    path = kept if WRITE and kept.exists() else folder / kept.name
     watched.page.mouse.move(0, 0)
     watched.page.wait_for_timeout(700)  # charts are drawn in the next frame
     watched.page.screenshot(path=path)

@@ -65,6 +65,8 @@ def test_a_log_without_a_known_failure_is_an_answer_too(tmp_path, capsys):
         (["gpu.lots"], "did you mean gpu.lost?"),
         (["rendezvous.port_inuse"], "did you mean rendezvous.port_in_use?"),
         (["no-such-thing"], "is no finding code and no file"),
+        (["job.log"], "cannot read job.log: no such file"),
+        (["slurm-42.out", "rank*.log.gz"], "cannot read slurm-42.out: no such file"),
         (["xid"], "name the Xid"),
         (["xid", "many"], "'many' is no Xid number"),
         (["gpu.lost", "gpu.hung"], "cannot explain"),
@@ -136,7 +138,7 @@ def test_json_is_one_document(tmp_path, capsys):
 
 def test_a_binary_file_is_refused_in_a_sentence(tmp_path, capsys):
     (tmp_path / "core").write_bytes(b"\x7fELF" + bytes(1000))
-    assert main(["explain", str(tmp_path / "core")]) == ExitStatus.PASS
+    assert main(["explain", str(tmp_path / "core")]) == ExitStatus.ERROR
     assert "not read: it is a program or a core dump" in " ".join(capsys.readouterr().out.split())
 
 

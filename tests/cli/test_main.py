@@ -146,6 +146,7 @@ def test_every_verdict_has_an_exit_status() -> None:
         (["list", "--free", "1", "--sources", "torch"], "do not go together"),
         (["list", "--watch", "2", "--output", "x.json"], "do not go together"),
         (["list", "--watch", "0.1"], "--watch"),
+        (["list", "--watch", "1e12"], "1 to 86400"),
         (["list", "--deadline", "0"], "--deadline"),
         (["list", "extra"], "extra"),
         (["list", "--output"], "see `gpudiag list --help`"),

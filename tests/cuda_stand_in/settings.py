@@ -42,11 +42,7 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings of this process.
-
-    Raises:
-        ValueError: a fault is none that the stand-in knows.
-    """
+    """The settings of this process. Raises ValueError: a fault is none that the stand-in knows."""
     variables = os.environ if environment is None else environment
     library = variables["CUDA_STAND_IN"]
     return Settings(

@@ -1,6 +1,8 @@
 """The rules of the house that no linter knows: names of modules, sizes of files, what a text may name."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpudiag.checks import BUILTIN
@@ -82,6 +84,32 @@ def test_no_text_names_a_machine_or_a_registry() -> None:
         if path != Path(__file__)  # it names what it looks for
         for text in (path.read_text(),)
         for word in (*MACHINE_PATH.findall(text), *REGISTRY_HOST.findall(text))
+    ]
+    assert found == []
+
+
+def guards_of_json(source: str) -> Iterator[tuple[int, str]]:
+    """Where JSON is read and a mistake in it caught: the line, and what is caught."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Try):
+            caught = " ".join(ast.unparse(handler.type) for handler in node.handlers if handler.type)
+        elif isinstance(node, ast.With):
+            caught = ast.unparse(node.items[0])
+        else:
+            continue
+        if "ValueError" in caught and re.search(r"json\.loads?\(", "".join(map(ast.unparse, node.body))):
+            yield node.lineno, caught
+
+
+def test_whoever_expects_bad_json_expects_json_that_is_nested_too_deep() -> None:
+    """100,000 brackets are a RecursionError, which is no ValueError."""
+    assert list(guards_of_json("try:\n x = json.loads(y)\nexcept ValueError:\n pass")) == [(1, "ValueError")]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in MODULES
+        if "json.load" in path.read_text() and path.parts[len(ROOT.parts)] in ("gpudiag", "api")
+        for line, caught in guards_of_json(path.read_text())
+        if "RecursionError" not in caught
     ]
     assert found == []
 

@@ -1,8 +1,8 @@
-"""Train a model of many layers in each of some ways, and print what each takes of a GPU's memory: WAYS FOLDER.
+"""Train a model of many layers, and print what it takes of a GPU's memory: STRATEGY DTYPE OPTIMIZER GPUS MEETING.
 
-A way is STRATEGY,DTYPE,OPTIMIZER,GPUS. A dtype `bfloat16-alone` has no float32 weights; the others are autocast's. Prints a
-line for each way: the parameters, and the bytes that are left on GPU 0 after a step, with the gradients. The ranks of each
-are forked from this process, which has imported torch for all.
+A dtype `bfloat16-alone` has no float32 weights; the others are autocast's. Prints the parameters, and the bytes that are
+left on GPU 0 after a step, with the gradients. MEETING is a file that the ranks make. They are forked from this process,
+which has imported torch for all.
 """
 
 import os
@@ -21,20 +21,19 @@ from torch.nn.parallel import DistributedDataParallel
 WIDTH, LAYERS = 256, 24
 
 
-def main(ways: str, folder: str) -> None:
-    """Train in each way, one after the other; status 1 as soon as a rank of one fails."""
-    for number, way in enumerate(ways.split()):
-        strategy, dtype, optimizer, gpus = way.split(",")
-        place = f"file://{folder}/meeting{number}"
-        ranks = [_fork(strategy, dtype, optimizer, rank, int(gpus), place) for rank in range(int(gpus))]
-        if any([os.waitpid(pid, 0)[1] for pid in ranks]):
-            sys.exit(1)
+def main(strategy: str, dtype: str, optimizer: str, gpus: str, meeting: str) -> None:
+    """Train; status 1 where a rank fails."""
+    ranks = [
+        _fork(strategy, dtype, optimizer, rank, int(gpus), f"file://{meeting}") for rank in range(int(gpus))
+    ]
+    if any([os.waitpid(pid, 0)[1] for pid in ranks]):
+        sys.exit(1)
 
 
-def _fork(strategy: str, dtype: str, optimizer: str, rank: int, world_size: int, place: str) -> int:
+def _fork(*way: Any) -> int:
     pid = os.fork()
     if not pid:
-        _be_rank(strategy, dtype, optimizer, rank, world_size, place)
+        _be_rank(*way)
     return pid
 
 

@@ -419,11 +419,7 @@ def read_tests(output: Output, snapshot: Document) -> StepResult:
 
 
 def document_of(output: Output) -> Document:
-    """The JSON document on a command's standard output.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The JSON document on a command's standard output. Raises ValueError: there is none."""
     document = json.loads(output.text())
     if not isinstance(document, dict):
         raise ValueError("its standard output is no JSON object")  # noqa: TRY004 - what json raises for no JSON

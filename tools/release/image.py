@@ -43,11 +43,7 @@ class Builder:
 
 
 def find_builder() -> Builder:
-    """The first builder that answers.
-
-    Raises:
-        NotBuiltError: none does; with what each printed.
-    """
+    """The first builder that answers. Raises NotBuiltError: none does; with what each printed."""
     reasons = []
     for program, words in _ASK.items():
         if shutil.which(program) is None:

@@ -36,11 +36,7 @@ REMOVED = "#!/bin/sh\nrm -rf /var/lib/gpudiag/pex\n"
 
 
 def build_packages(release: Release, kind: str) -> list[Path]:
-    """The `deb` or the `rpm`.
-
-    Raises:
-        NotBuiltError: there is no single file, or nfpm refused.
-    """
+    """The `deb` or the `rpm`. Raises NotBuiltError: there is no single file, or nfpm refused."""
     if not release.single_file.exists():
         raise NotBuiltError("it holds the single file, which was not built")
     folder = release.work / kind

@@ -4,6 +4,8 @@ export type Theme = "auto" | "light" | "dark";
 
 const KEY = "gpudiag-theme";
 const listeners = new Set<() => void>();
+const system = matchMedia("(prefers-color-scheme: dark)");
+system.addEventListener("change", () => applyTheme());
 
 export function chosenTheme(): Theme {
   try {
@@ -25,21 +27,14 @@ export function chooseTheme(theme: Theme): void {
 }
 
 export function applyTheme(theme: Theme = chosenTheme()): void {
-  const root = document.documentElement;
-  if (theme === "auto") delete root.dataset.theme;
-  else root.dataset.theme = theme;
+  document.documentElement.dataset.theme = theme !== "auto" ? theme : system.matches ? "dark" : "light";
   for (const listener of listeners) listener();
 }
 
 // Charts are drawn on canvas and take their colours from the style sheet once: they ask for each change.
 export function onThemeChange(listener: () => void): () => void {
-  const system = matchMedia("(prefers-color-scheme: dark)");
   listeners.add(listener);
-  system.addEventListener("change", listener);
-  return () => {
-    listeners.delete(listener);
-    system.removeEventListener("change", listener);
-  };
+  return () => void listeners.delete(listener);
 }
 
 export const colour = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -1,7 +1,4 @@
-"""What a collective should reach: published curves, else what links and network cards carry. For `nccl-test` and `judge`.
-
-`expect_published` is the one place where a figure of the table is held against a run.
-"""
+"""What a collective should reach, for `nccl-test` and `judge`: published curves, else what links and cards carry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +24,7 @@ _SWITCHED = ("board", "mesh")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What carries the data of a collective at most, in bytes per second of bus bandwidth, and in which words."""
+    """The most bytes per second of bus bandwidth that whatever carries the data allows, and its words."""
 
     bytes_per_second: float
     words: str
@@ -42,10 +39,7 @@ def expect_published(
     nodes: int = 1,
     algorithm: str = "",
 ) -> tuple[tuple[Curve, Opinion], ...]:
-    """An opinion for each published curve of such a run at that size; of one algorithm where that is known.
-
-    Floors are of the plateau, and no opinion below it. There is none on GPUs of several models.
-    """
+    """An opinion for each published curve of such a run at that size, from the plateau on; none for mixed GPUs."""
     found = []
     if len(models) != 1:
         return ()
@@ -73,7 +67,7 @@ def link_bound(model: str, board: Board) -> Bound:
 
 
 def host_bytes_per_second(board: Board) -> float:
-    """Bytes per second one way between a GPU and its host, before packet overhead; 0 where they share a memory."""
+    """Bytes per second one way between a GPU and its host, without packet overhead; 0 if they share memory."""
     if board.pcie_generation:
         return pcie_bytes_per_second(board.pcie_generation, _PCIE_LANES)
     return board.host_gb_per_second * 1e9
@@ -85,10 +79,9 @@ def host_words(board: Board) -> str:
 
 
 def network_bound(operation: str, nics: Nics, gpus: int, nodes: int, board: Board | None) -> Bound:
-    """What one node can send to the others: its cards, or its GPUs' links to them, or NVLink, whichever is least.
+    """What one node can send to the others: the least of its cards, its GPUs' links to them, and NVLink.
 
-    An all-to-all of N nodes sends (N-1)/N of a GPU's data over its share of the cards, so that its bus
-    bandwidth is N/(N-1) of that share (nccl-tests issue 130).
+    In an all-to-all of N nodes busbw is N/(N-1) of a GPU's share of the cards (nccl-tests issue 130).
     """
     per_node = max(1, gpus // nodes)
     cards = Bound(

@@ -328,7 +328,7 @@ def _judge_bound(run: _Run, bound: Bound | None) -> Finding:
 
 
 def _judge_like_scale(run: _Run) -> Finding:
-    """Nodes whose cards are not known, by the published figure of the nearest number of nodes with 8 x 400 Gb/s."""
+    """Nodes with unknown cards, by the published figure of the nearest number of nodes with 8 x 400 Gb/s."""
     alike = [
         curve
         for curve in curves()
@@ -392,7 +392,7 @@ def _of_opinion(run: _Run, opinion: Opinion) -> Evidence:
 
 
 def _causes(run: _Run) -> str:
-    """The usual causes of a slow collective of this kind, in the order in which to look, with the command of each."""
+    """The usual causes of a slow collective of this kind, most likely first, each with its command."""
     again = f"Then run it again at {format_size(8 * GIB)}."
     if run.nodes > 1:
         return (

@@ -1,4 +1,4 @@
-"""Tables of copies that another program measured: between host and GPU, between GPUs, and within one GPU's memory."""
+"""Tables of copies that another program measured: host to GPU, GPU to GPU, and within a GPU's memory."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -121,7 +121,7 @@ def _judge_host(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fin
 
 
 def _judge_detour(table: MeasuredTable) -> Finding:
-    """Copies with peer access that are slower than the same program's copies through host memory, on whichever GPUs."""
+    """Copies with peer access that are slower than the same program's copies through host memory."""
     gpu = table.setup.gpu
     where = "" if isinstance(gpu, Missing) else f" on {short_gpu(gpu)}"
     message = f"{table.operation}{where}: {_range(table.values)}; copies through host memory are faster than with peer access"
@@ -167,7 +167,7 @@ def _judge_peers(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fi
 
 
 def _sums_both_ways(table: MeasuredTable) -> bool:
-    """Whether a table of both directions counts them together: the samples of CUDA do, nvbandwidth gives one of two."""
+    """Whether a table of both directions has their sum: CUDA's samples do, nvbandwidth has one of the two."""
     return table.tool == "p2pBandwidthLatencyTest" or table.operation.endswith(("_sm", "total"))
 
 
@@ -249,7 +249,7 @@ def _slow_parts(table: MeasuredTable) -> list[Finding]:
 
 
 def _pairs(values: Sequence[MeasuredValue]) -> str:
-    """The GPUs of some values with their verb: those of one row, the one that all pairs share, or each pair."""
+    """The GPUs of some values with their verb: one row's, the one that all pairs share, or each pair."""
     if all(one.row is None for one in values):
         gpus = sorted(one.column or 0 for one in values)
         return f"GPU{'s' * (len(gpus) > 1)} {number_ranges(gpus)} {'are' if len(gpus) > 1 else 'is'}"

@@ -110,7 +110,7 @@ def _judge_data(table: MeasuredTable) -> Finding | None:
 
 
 def _judge_results(table: MeasuredTable) -> list[Finding]:
-    """The results of a diagnostic: its failures, less those that are known to be settings or its own faults."""
+    """The failures of a diagnostic, without those that are settings or its own faults."""
     subject = FileSubject(table.file, table.line)
     if not table.complete or not table.results:
         message = (

@@ -1,4 +1,4 @@
-"""Tables of messages between two nodes: perftest (ib_write_bw and its kin) and the point-to-point tests of OSU."""
+"""Tables of messages between two nodes: perftest (ib_write_bw ...) and OSU's point-to-point tests."""
 
 from gpudiag.checks.benchmarks.collective_speeds import host_bytes_per_second, host_words, link_bound
 from gpudiag.checks.benchmarks.collectives import short_gpu
@@ -146,7 +146,7 @@ def judge_latency(table: MeasuredTable) -> list[Finding]:
 
 
 def judge_point_to_point(table: MeasuredTable) -> list[Finding]:
-    """Findings for osu_bw and osu_bibw: the path is that of `--nodes`, GPUs of `--gpu`, or cards of `--nics`."""
+    """Findings for osu_bw and osu_bibw; the path comes from `--nodes`, `--gpu` or `--nics`."""
     subject, largest, setup = FileSubject(table.file, table.line), table.largest(), table.setup
     if largest is None or isinstance(largest.size_bytes, Missing):
         return [

@@ -1,1 +1,1 @@
-"""What of gpudiag works on a machine: its parts, and what each command needs of them. Pure, as all judgement is."""
+"""What of gpudiag works on a machine: its parts, and what each command needs of them."""

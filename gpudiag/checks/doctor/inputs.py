@@ -34,7 +34,7 @@ class Sight:
         return next((programs[name] for name in names if name in programs), None)
 
     def find_package(self, name: str) -> str | None:
-        """The version of gpudiag's own distribution of that name; None where it is not installed, or not known."""
+        """The version of gpudiag's distribution of that name; None if it is not installed or unknown."""
         packages = self.seen.packages
         return None if isinstance(packages, Missing) else packages.get(name)
 
@@ -44,7 +44,7 @@ class Sight:
         return unread(name, "the programs on PATH", programs) if isinstance(programs, Missing) else None
 
     def unread_packages(self, name: str) -> DoctorPart | None:
-        """The part of that name where gpudiag's own packages could not be looked for; None where that worked."""
+        """The part of that name if gpudiag's own packages could not be looked for; None if that worked."""
         packages = self.seen.packages
         return unread(name, "gpudiag's own packages", packages) if isinstance(packages, Missing) else None
 

@@ -54,7 +54,7 @@ def _judge_asked(sight: Sight) -> DoctorPart:
 
 
 def judge_nccl(sight: Sight) -> DoctorPart:
-    """NCCL, which ranks on GPUs need: the library that torch calls where torch was asked, else NVIDIA's package."""
+    """NCCL for ranks on GPUs: the library that torch loads if torch was asked, else NVIDIA's package."""
     facts = sight.snapshot.torch
     if sight.torch_asked and not isinstance(facts, Missing) and not isinstance(facts.nccl_version, Missing):
         words = describe_nccl(facts.nccl_version, facts.nccl_built_version, facts.nccl_library)

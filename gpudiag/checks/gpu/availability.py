@@ -1,10 +1,6 @@
 """Which GPUs this process was given, which are free to start work on, and why the others are not.
 
-A container or a job that was given 2 of 8 GPUs is healthy with 2.
-
-GPUtil's two criteria, load and memory, with limits low enough to see a process that the process
-list does not show (in another container), and what GPUtil cannot see: processes, health, compute
-mode, MIG, and what this job was given.
+Free is what GPUtil's limits of load and memory, processes, health, compute mode, MIG and the job's share allow.
 """
 
 from dataclasses import dataclass, replace
@@ -56,10 +52,9 @@ def granted(allocation: dict[str, str]) -> tuple[str, int] | None:
 
 
 def is_granted(snapshot: Snapshot, device: Device) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES, where it is set, leaves `device` to this process.
+    """Whether CUDA_VISIBLE_DEVICES, if set, leaves the GPU to this process.
 
-    Ordinals are read in NVML's order, which is CUDA's where all GPUs are alike or
-    CUDA_DEVICE_ORDER is PCI_BUS_ID. A MIG instance's UUID grants the GPU that holds it.
+    Ordinals count in NVML's order. A MIG instance's UUID grants the GPU that holds it.
     """
     value = snapshot.machine.allocation.get("CUDA_VISIBLE_DEVICES")
     if value is None:
@@ -70,10 +65,9 @@ def is_granted(snapshot: Snapshot, device: Device) -> bool:
 
 
 def given_to_job(snapshot: Snapshot, device: Device) -> bool | None:
-    """Whether a setting gives that GPU to the job; None where no setting names the job's GPUs.
+    """Whether a setting gives that GPU to the job; None if no setting names the job's GPUs.
 
-    A Slurm prolog has the numbers of its job in SLURM_JOB_GPUS, and sees all GPUs of the node; a job step or
-    a container sees those alone that it was given, however they are numbered.
+    A Slurm prolog has its numbers in SLURM_JOB_GPUS and sees all GPUs; a job step sees only its own.
     """
     allocation, here = snapshot.machine.allocation, len(snapshot.devices)
     if "CUDA_VISIBLE_DEVICES" in allocation:
@@ -152,7 +146,7 @@ def judge_availability(snapshot: Snapshot, findings: tuple[Finding, ...]) -> tup
 
 
 def mark_free(snapshot: Snapshot, findings: tuple[Finding, ...]) -> Snapshot:
-    """The snapshot with `free` on each GPU and MIG instance; a GPU with MIG on is free where an instance is."""
+    """The snapshot with `free` on each GPU and MIG instance; a GPU with MIG is free if an instance is."""
     faulty = _faulty_subjects(findings)
     return replace(
         snapshot,
@@ -222,9 +216,9 @@ def _against_device(
 
 
 def signs_of_use(device: Device) -> list[str]:
-    """The signs that the GPU is in use, or that its use is unknown; empty where it is idle.
+    """The signs that the GPU is in use, or that this is unknown; empty if it is idle.
 
-    In a container that does not see the host's processes, load and memory show use where no process does.
+    In a container load and memory show use by processes that it cannot see.
     """
     shared = device.memory_kind == "unified" or is_coherent(device)  # what is in use there may be the host's
     memory = None if shared else _against_memory(device.memory_used_bytes, device.memory_total_bytes)

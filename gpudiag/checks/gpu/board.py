@@ -80,10 +80,9 @@ MODEL_DIFFERS = FindingKind(
 
 
 def find_shortage(snapshot: Snapshot) -> tuple[Board, int, int] | None:
-    """The board, how many GPUs it is made with and how many are here; None for a whole one, and where nobody can know.
+    """The board, how many GPUs it has by design and how many are here; None for a whole or unknown one.
 
-    A guest, a container or a job may have been given a part of a board. Up to half of a board is taken for
-    such a part, even without a sign of it: our choice.
+    Half a board or less is taken for a part that a guest, container or job was given: our choice.
     """
     board, here = _board_of(snapshot), _count(snapshot)
     whole = () if board is None else tuple(count for count in board.counts if count >= here)
@@ -112,7 +111,7 @@ def describe_shortage(snapshot: Snapshot) -> str:
     readings=("name", "NVML's list", "pci_devices"),
 )
 def gpu_board(context: Context) -> Judgement:
-    """WARN where a board has fewer GPUs than it is made with; what is known to have been here is another check's."""
+    """WARN if a board has fewer GPUs than by design; GPUs known to have been here are another check's."""
     if not isinstance(context.expected_gpus, Missing) or not isinstance(context.at_least_gpus, Missing):
         return does_not_apply("the user set how many GPUs to expect")
     known, here = context.known_gpus, {device.id.uuid for device in context.snapshot.devices}

@@ -90,11 +90,7 @@ def gpu_started(context: Context) -> Judgement:
 
 
 def _starts_that_failed(log: Iterable[KernelEvent]) -> list[KernelEvent]:
-    """The lines about GPUs that the driver could not start, without those about cards that it ignores by design.
-
-    Behind `ignoring the legacy GPU` the kernel logs that the probe failed, and the driver that one device
-    failed.
-    """
+    """The lines about GPUs that the driver could not start; not cards that it ignores by design (legacy ones)."""
     lines = list(log)
     ignored = {event.bus_id for event in lines if event.kind is KernelEventKind.GPU_IGNORED}
     return [
@@ -350,10 +346,9 @@ def gpu_hung(context: Context) -> Judgement:
     confirmed="nvidia-smi -q of A100, H100, B200 and T4; the Linux kernel's PCI bus",
 )
 def gpu_count(context: Context) -> Judgement:
-    """Findings where NVML lists fewer GPUs than the bus shows, the allocation grants or the user expects.
+    """Findings where NVML lists fewer GPUs than the bus, the allocation or the user expects.
 
-    A machine with neither a GPU nor a trace of one passes where the user expects none, and is ERROR
-    otherwise: there is nothing that a job could train on, and no gate may open for that (decision 0001).
+    Without a GPU and a trace of one: PASS if the user expects none, else ERROR (decision 0001).
     """
     if context.snapshot.source("nvml").state is SourceState.NOT_ASKED:
         return does_not_apply("NVML was not asked")
@@ -459,7 +454,7 @@ def _against(snapshot: Snapshot, listed: int, expected: int, expected_by: str) -
 
 
 def _fewer_than(context: Context, listed: tuple[Device, ...], least: int) -> tuple[Finding, ...]:
-    """A finding for each GPU on the bus that NVML does not list, and one for the count where these are too few."""
+    """A finding for each GPU of the bus that NVML does not list, and one if their count is too small."""
     snapshot, named = context.snapshot, _not_in_nvml(context, listed)
     if len(listed) + len(named) >= least or any(finding.code == GPU_COUNT.code for finding in named):
         return named
@@ -495,10 +490,9 @@ def _not_in_nvml(context: Context, listed: tuple[Device, ...]) -> tuple[Finding,
 
 
 def _may_be_missing(context: Context) -> list[PciDevice]:
-    """The GPUs on the bus of which one that NVML does not list is a fault.
+    """The GPUs of the bus that NVML must list.
 
-    Where devices may be hidden on purpose, and of those that no driver has, only those that the driver could
-    not start or keep, and those that were here before.
+    If devices may be hidden on purpose: only those that failed to start, or that were here before.
     """
     snapshot, functions = context.snapshot, context.snapshot.machine.pci_devices
     if isinstance(functions, Missing):
@@ -512,7 +506,7 @@ def _may_be_missing(context: Context) -> list[PciDevice]:
 
 
 def _has_nodes_for_listed_alone(snapshot: Snapshot) -> bool:
-    """Whether /dev has a node for each GPU that NVML lists and for no other: LXC gives a system some of its host's."""
+    """Whether /dev has nodes for exactly the GPUs that NVML lists: LXC gives a system some of its host's."""
     nodes = snapshot.machine.device_nodes
     if isinstance(nodes, Missing):
         return False
@@ -520,7 +514,7 @@ def _has_nodes_for_listed_alone(snapshot: Snapshot) -> bool:
 
 
 def _failed(snapshot: Snapshot) -> set[str]:
-    """The addresses of the GPUs that the driver could not start, or that fell off the bus, by the kernel log."""
+    """The addresses of GPUs that did not start, or that fell off the bus, by the kernel log."""
     log = () if isinstance(snapshot.kernel_log, Missing) else snapshot.kernel_log
     failed = [*_starts_that_failed(log), *(one for one in log if one.kind is KernelEventKind.GPU_OFF_BUS)]
     return {event.bus_id for event in failed if event.bus_id is not None}

@@ -90,10 +90,9 @@ def find_gone(snapshot: Snapshot, known: KnownGpus) -> list[KnownGpu]:
 
 
 def has_others_instead(snapshot: Snapshot, known: KnownGpus) -> bool:
-    """Whether as many GPUs answer as were known, and every one is another: it is another machine of the same name.
+    """Whether as many GPUs answer as were known, and each is another: a machine of the same name.
 
-    A virtual machine that was moved to another host (github.com/NVIDIA/k8s-device-plugin/issues/373), a pod
-    that keeps its name on another node, a card that was exchanged for one in another slot.
+    For instance a virtual machine on another host (github.com/NVIDIA/k8s-device-plugin/issues/373).
     """
     answering = {device.id.uuid for device in snapshot.devices if device.responding is True}
     before = {gpu.uuid for gpu in known.gpus}

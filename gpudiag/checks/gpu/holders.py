@@ -1,8 +1,4 @@
-"""Who holds a GPU, in words; and the check whether enough of its memory is free for the job that is to use it.
-
-A GPU in use is not a broken one: the message names the process, its user and its memory, so that a reader can
-end it, wait for it, or take another GPU.
-"""
+"""Who holds a GPU, in words; and the check whether the job has enough of its memory."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -19,6 +15,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, GpuProcess, Snapshot
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.measure import RankReport
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Measures
 from gpudiag.model.untrusted_text import shorten_text
@@ -33,7 +30,7 @@ _MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 def computing_on(device: Device, own: frozenset[int] = frozenset()) -> tuple[GpuProcess, ...]:
-    """The processes that compute on the GPU, or hold its memory for that, the largest first; not those in `own`."""
+    """The processes that compute on the GPU, the largest first; not those in `own`."""
     processes = () if isinstance(device.processes, Missing) else device.processes
     found = [
         process
@@ -44,7 +41,7 @@ def computing_on(device: Device, own: frozenset[int] = frozenset()) -> tuple[Gpu
 
 
 def describe_holders(device: Device, now: datetime, own: frozenset[int] = frozenset()) -> str:
-    """The process that holds most of the GPU's memory, and how many more there are; empty where none is listed."""
+    """The process with the most GPU memory, and how many more there are; empty if none is listed."""
     holders = computing_on(device, own)
     if not holders:
         return ""
@@ -54,10 +51,7 @@ def describe_holders(device: Device, now: datetime, own: frozenset[int] = frozen
 
 
 def describe_beside(snapshot: Snapshot, devices: Iterable[Device], own: frozenset[int]) -> str:
-    """Which of the GPUs others compute on, and who they are; empty where nobody does.
-
-    In a container, which may not see the processes of others, load and memory in use show them.
-    """
+    """Which of the GPUs others compute on, and who; empty if nobody does. In a container by load and memory."""
     beside = []
     for device in devices:
         signs = signs_of_use(device) if snapshot.machine.container is not None else []
@@ -68,7 +62,7 @@ def describe_beside(snapshot: Snapshot, devices: Iterable[Device], own: frozense
 
 
 def describe_holder(process: GpuProcess, now: datetime) -> str:
-    """One process: `pid 4242 (ann, python train.py) holds 139 GiB, started 2 h ago`, as far as that is known."""
+    """One process, as far as known: `pid 4242 (ann, python train.py) holds 139 GiB, started 2 h ago`."""
     known = [value for value in (process.user, command_words(process)) if not isinstance(value, Missing)]
     who = f"pid {process.pid}" + (f" ({', '.join(known)})" if known else "")
     used = process.memory_used_bytes
@@ -80,7 +74,7 @@ def describe_holder(process: GpuProcess, now: datetime) -> str:
 
 
 def why_no_context(snapshot: Snapshot, device: Device) -> str | None:
-    """How little memory is free for a CUDA context, and who holds the rest; None if nobody does, or unknown."""
+    """How little memory is left for a CUDA context, and who holds the rest; None if nobody does, or unknown."""
     free, who = device.memory_free_bytes, describe_holders(device, snapshot.taken_at)
     if (
         isinstance(free, Missing)
@@ -102,9 +96,12 @@ def own_pids(measures: Measures) -> frozenset[int]:
     measured = (measures.collective, measures.active, measures.operations, measures.card_pairs)
     runs = [run for run in measured if not isinstance(run, Missing)]
     trained = () if isinstance(measures.training, Missing) else measures.training
-    return frozenset(
-        rank.pid for run in (*runs, *trained) for rank in run.ranks if not isinstance(rank.pid, Missing)
-    )
+    return pids_of(rank for run in (*runs, *trained) for rank in run.ranks)
+
+
+def pids_of(ranks: Iterable[RankReport]) -> frozenset[int]:
+    """The processes of these ranks, as far as they are known."""
+    return frozenset(rank.pid for rank in ranks if not isinstance(rank.pid, Missing))
 
 
 def _memory_bytes(process: GpuProcess) -> int:
@@ -172,7 +169,7 @@ class _Memory:
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (all of it is free on idle GPUs)",
 )
 def memory_free(context: Context) -> Judgement:
-    """FAIL for less than a gate asks for; without a gate, WARN for a tenth that others hold of a job's GPU."""
+    """FAIL for less than a gate asks for; without a gate, WARN if others hold a tenth of a job's GPU."""
     asked = context.least_free_memory
     if all(device.memory_kind == "unified" for device in answering(context.snapshot)):
         return does_not_apply("the GPU's memory is the whole machine's")
@@ -219,10 +216,9 @@ def _judge_memory(context: Context) -> Iterator[Finding]:
 
 
 def _matters(snapshot: Snapshot, device: Device, own: frozenset[int]) -> bool:
-    """Whether a user would act on memory that is in use there.
+    """Whether a user would act on memory in use: not under MPS, nor with a display.
 
-    Not where the Multi-Process Service shares the GPU, nor where a display has it. Memory of no process is
-    another check's, but in a container, which does not see the processes of others.
+    Memory of no process is another check's, except in a container, which does not see others' processes.
     """
     processes = () if isinstance(device.processes, Missing) else device.processes
     if any(_is_mps_server(process) for process in processes):

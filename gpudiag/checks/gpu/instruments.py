@@ -1,9 +1,7 @@
-"""A single instrument of a GPU that does not answer: it costs its value, and neither the GPU nor the machine.
+"""One instrument of a GPU that does not answer costs its value, not the GPU.
 
-NVML has been seen to fail on one power or fan reading of a healthy GPU (Azure/azhpc-diagnostics issue 77: a
-V100 whose power was `ERR!`, closed as transient; Quake4/MindMiner issue 627: the default limit of a working
-RTX 2080 Ti). Where more than one fails, the GPU's own firmware may have stopped (gpustack/runtime pull
-request 26), and each check that could not look is ERROR.
+NVML fails on one power or fan reading of healthy GPUs (Azure/azhpc-diagnostics issue 77, Quake4/MindMiner
+issue 627). If more fail, the firmware may have stopped (gpustack/runtime pull request 26): ERROR.
 """
 
 from gpudiag.model.device import Device, FailedCall
@@ -45,7 +43,7 @@ def lone_failure(device: Device) -> tuple[str, ...]:
 
 
 def asks_only(calls: list[FailedCall], readings: tuple[str, ...]) -> bool:
-    """Whether each of the failed calls is one that asks for these readings, and none of them ends its process."""
+    """Whether each failed call asks for one of these readings, and none ends its process."""
     functions = {name for reading in readings for name in _functions(reading)}
     return all(call.function in functions and not call.is_fatal for call in calls)
 

@@ -97,10 +97,7 @@ def memory_leftover(context: Context) -> Judgement:
 
 
 def _is_the_systems(snapshot: Snapshot) -> bool:
-    """Whether what is in use on coherent GPUs is no more than what the system has on NUMA nodes without processors.
-
-    Which node belongs to which GPU is unknown: the sums are compared.
-    """
+    """Whether what is in use on coherent GPUs is at most what the system has on nodes without processors (sums)."""
     system = snapshot.machine.memory_only_nodes_used_bytes
     devices = [device for device in answering(snapshot) if is_coherent(device)]
     used = [
@@ -198,10 +195,7 @@ def _is_hidden(process: GpuProcess) -> bool:
 
 
 def _was_stuck(context: Context, process: GpuProcess) -> bool:
-    """Whether an earlier snapshot, long enough ago, shows the same process in the same state.
-
-    A process that reads from a disk is in state D for moments: one reading alone proves nothing.
-    """
+    """Whether an earlier snapshot, long enough ago, has the same process in the same state: D may last a moment."""
     earlier = context.earlier
     if isinstance(earlier, Missing):
         return False

@@ -38,11 +38,7 @@ def is_virtual_gpu(device: Device) -> bool:
 
 
 def is_coherent(device: Device) -> bool:
-    """Whether the kernel may use the GPU's memory as its own: its page cache is in use there, and free for whoever wants it.
-
-    vllm-project/vllm issue 35313; NVIDIA, "Understanding Memory Management on Hardware-Coherent Platforms",
-    2025.
-    """
+    """Whether the kernel may use the GPU's memory, for its page cache too (vllm-project/vllm issue 35313)."""
     return _is_named(device, _COHERENT)
 
 

@@ -299,7 +299,7 @@ def power_limit(context: Context) -> Judgement:
     confirmed=f"nvidia-smi -q of A100, H100 and B200; {BOTH_GPUS}",
 )
 def clocks_application(context: Context) -> Judgement:
-    """WARN for application clocks below the default, or unlike those of the other GPUs of the same product."""
+    """WARN for application clocks below the default, or unlike those of other GPUs of the product."""
     fields = ("graphics_clock_application_mhz", "graphics_clock_application_default_mhz")
     return judge_devices(context.snapshot, fields, _judge_clocks)
 
@@ -360,10 +360,7 @@ def _judge_split(
     words: tuple[str, str, str, str],
     least_share: float,
 ) -> Iterator[Finding]:
-    """One finding where GPUs like this one differ in a setting without a majority; `words`: name, fields, unit.
-
-    A setting below its own default is reported by itself.
-    """
+    """One finding if like GPUs differ in a setting without a majority; `words`: name, fields, unit."""
     name, field, default_field, unit = words
     group = split_group(snapshot, device, field)
     values = [getattr(one, field) for one in group]

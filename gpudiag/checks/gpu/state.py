@@ -58,7 +58,7 @@ def state_of_health(responding: Reading[bool], health: str, *, driver_answers: b
 
 
 def count_states(snapshot: Snapshot, findings: Iterable[Finding]) -> str:
-    """How many GPUs are in which state: `7 healthy, 1 lost`; `1 of 8 missing` of those that should be there."""
+    """How many GPUs are in which state: `7 healthy, 1 lost`; `1 of 8 missing` if some should be there."""
     reported = tuple(findings)
     counts = Counter(judge_state(snapshot, device, reported) for device in snapshot.devices)
     of_all = f" of {len(snapshot.devices)}"

@@ -494,7 +494,7 @@ def _judge_stuck(snapshot: Snapshot, pair: Pair) -> Iterator[Finding]:
 
 
 def _has_an_adapter(device: Device) -> bool:
-    """Whether the machine is a small one that an external adapter feeds over USB-C (DGX Spark and its kin)."""
+    """Whether an external USB-C adapter feeds the machine (DGX Spark and its kin)."""
     return not isinstance(device.name, Missing) and "GB10" in device.name
 
 

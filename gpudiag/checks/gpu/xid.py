@@ -1,10 +1,8 @@
-"""Checks of what the driver wrote into the kernel log about GPUs: Xids, and GPUs that fell off the bus.
+"""Checks of the driver's lines in the kernel log about GPUs: Xids, and GPUs that fell off the bus.
 
-The driver's own request to recover a GPU takes precedence over the catalogue: NVML's field 230, which is
-current, and otherwise the last Xid 154. A fault for which the driver asked for a recovery, and now asks
-for none, is settled: history, not a FAIL. So is one after which the GPU was restarted and works, and one of
-days ago where the driver cannot be asked and the GPU works, except for damage that neither a reset nor a
-reboot repairs.
+The driver's request to recover a GPU (NVML field 230, else the last Xid 154) goes before the catalogue. A fault
+is settled if that request is gone, the GPU was restarted and works, or it works days later and cannot be
+asked; not if neither a reset nor a reboot repairs the damage.
 """
 
 from collections.abc import Iterable
@@ -217,10 +215,7 @@ def xid_kernel_log(context: Context) -> Judgement:
 
 
 def _of_earlier_runs(context: Context, log: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
-    """The stored events that the log no longer has: it is empty after every boot.
-
-    Those of a board that was here before another took its place, and those of long ago, are left out.
-    """
+    """The stored events that the log lost at a boot, without those of another board or of long ago."""
     if isinstance(context.history, Missing):
         return ()
     here: dict[str, list[KernelEvent]] = {}
@@ -335,7 +330,7 @@ def _fail_kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> Findi
 
 
 def _is_over(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> bool:
-    """Whether the fault has ended: the driver reports it, the GPU was restarted, or it has worked for a day since."""
+    """Whether the fault has ended: by the driver's word, a restart of the GPU, or a day of work."""
     entry, device = fault.last.xid, fault.last.device
     if entry is not None and entry.lasting:
         return False

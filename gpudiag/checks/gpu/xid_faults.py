@@ -1,8 +1,4 @@
-"""Faults of GPUs among the Xids: which lines of the kernel log belong together, and which is the cause.
-
-One fault makes many lines: the GPU's own Xid, clean-up on every channel, page faults on its peers. Lines
-of one burst are judged together, so that each fault is named once.
-"""
+"""Faults of GPUs among the Xids: the lines of one burst are judged together, so that each fault is named once."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -34,10 +30,9 @@ _OFF_BUS_XID = 79
 
 @dataclass(frozen=True, slots=True)
 class GpuBurst:
-    """The lines about one GPU in one burst, oldest first, and the one that caused the others.
+    """The lines about one GPU in one burst, oldest first, and their cause; `others` follow on other GPUs.
 
-    `device` is None for a GPU that the snapshot does not list. `others` are lines about other GPUs that
-    follow from it.
+    `device` is None for a GPU that the snapshot does not list.
     """
 
     device: Device | None
@@ -57,7 +52,7 @@ class GpuBurst:
 
     @property
     def stated_by(self) -> tuple[str, ...]:
-        """Codes of findings by which NVML states this burst's fault: its root's first, then its hardware faults'."""
+        """Codes of findings by which NVML states this fault: its root's first, then its hardware faults'."""
         entries = [self.xid, *(entry_of(event) for event in self.followers)]
         reported = [
             entry for entry in entries if entry is self.xid or (entry and entry.kind is XidKind.HARDWARE)
@@ -76,10 +71,7 @@ def find_device(snapshot: Snapshot, event: KernelEvent) -> Device | None:
 
 
 def entry_of(event: KernelEvent) -> Xid | None:
-    """The catalogue's entry for an event; a GPU off the bus without an Xid counts as Xid 79.
-
-    A line that names the Xid which caused it counts as that one: its own line may be lost.
-    """
+    """The catalogue's entry for an event, of its cause if the line names one; without an Xid 79 (off the bus)."""
     code = _OFF_BUS_XID if event.kind is KernelEventKind.GPU_OFF_BUS else event.xid_code
     entry = None if code is None else xids().get(code)
     return cause_named_by(event, entry) or entry
@@ -99,7 +91,7 @@ def outcome_of(event: KernelEvent) -> Outcome:
 
 
 def split_bursts(events: Iterable[KernelEvent]) -> tuple[tuple[KernelEvent, ...], ...]:
-    """The events in groups with more than `BURST_SILENCE` between them; one without a time joins its neighbour."""
+    """The events in groups more than `BURST_SILENCE` apart; one without a time joins its neighbour."""
     bursts: list[list[KernelEvent]] = []
     latest = None
     for event in events:
@@ -135,7 +127,7 @@ def gpu_bursts(snapshot: Snapshot, events: Iterable[KernelEvent]) -> tuple[GpuBu
 
 
 def _is_named_by_others(part: GpuBurst, parts: list[GpuBurst]) -> bool:
-    """Whether a GPU's NVLink error is known from followers alone, and another GPU's of the same burst came first."""
+    """Whether only followers show the GPU's NVLink error, and another GPU's came first in the burst."""
     if not is_named_nvlink_error(part.root):
         return False
     return any(
@@ -192,7 +184,7 @@ def _is_consequence(part: GpuBurst, parts: list[GpuBurst]) -> bool:
 
 
 def is_later(event: KernelEvent, other: KernelEvent, by: timedelta = timedelta()) -> bool:
-    """Whether the first event was logged after the other, by more than `by`; False where a time is missing."""
+    """Whether the first event was logged later than the other by more than `by`; False without times."""
     if isinstance(event.at, Missing) or isinstance(other.at, Missing):
         return False
     return event.at - other.at > by
@@ -230,9 +222,8 @@ class GpuFault:
     def lives(self) -> int:
         """In how many lives of the GPU it came; bursts that nothing shows to be of one count as two.
 
-        No GPU is reset while a process uses it: bursts of one process are of one life. A driver that has
-        asked for a recovery asks no second time before it got it: a burst without a request, after one with a
-        request, is of the same life.
+        Bursts of one process are of one life: no GPU is reset in use. So is a burst without a request for recovery
+        after one with it, as a driver asks once.
         """
         count, latest, asked = 0, None, False
         processes: set[int | None] = set()
@@ -329,10 +320,9 @@ _ONE_LIFE = timedelta(seconds=5)
 
 
 def find_restart(fault: GpuFault) -> Evidence | None:
-    """What proves that the GPU was restarted after the fault, by a reset or a new load of the driver; or None.
+    """The proof that the GPU was restarted after the fault, else None: a later line of the kernel log.
 
-    That is a line of the kernel log after the last line of the fault. `nvidia-smi --gpu-reset` leaves none;
-    but a row of memory that waited for a reset, and waits no longer, was replaced by one.
+    `nvidia-smi --gpu-reset` logs nothing; but then a row of memory that waited for a reset waits no longer.
     """
     burst = fault.last
     grave = [one for one in burst.events if one is burst.root or outcome_of(one) is Outcome.FAIL]
@@ -348,7 +338,7 @@ def find_restart(fault: GpuFault) -> Evidence | None:
 
 
 def how_to_report_reset(event: KernelEvent, bus_id: str | None) -> str:
-    """How root reports to gpudiag that the GPU, or without an address all GPUs, were reset after that line."""
+    """How root reports to gpudiag that the GPU, or without an address all, were reset after that line."""
     at = event.last_at
     since = "since" if isinstance(at, Missing) else f"after {at:%H:%M} UTC on {at:%Y-%m-%d}"
     event_words = "all GPUs were reset" if bus_id is None else f"{short_bus_id(bus_id)} was reset"
@@ -390,10 +380,7 @@ class BadPlace:
 
 
 def find_bad_place(fault: GpuFault, others: Iterable[GpuFault]) -> BadPlace | None:
-    """The one place of a GPU where several jobs met Xid 13; None where it may be the jobs' own fault.
-
-    A job that met it in several places, or on another GPU too, made the error itself.
-    """
+    """The place of a GPU where several jobs met Xid 13; None if a job met it elsewhere too: its own error."""
     if fault.last.root.xid_code != KERNEL_XID:
         return None
     elsewhere = [event for other in others if other is not fault for event in _exceptions(other)]

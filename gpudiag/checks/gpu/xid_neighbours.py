@@ -1,7 +1,6 @@
-"""What stands beside an Xid in the kernel log: the Xid that caused it, and an error of the GPU's link at the same time.
+"""What stands beside an Xid in the kernel log: the Xid that caused it, or an error of the GPU's link.
 
-An application's Xid (13, 31, 43, 45 ...) on a GPU whose link has just failed is that failure's: programs read
-all ones.
+An application's Xid (13, 31, 43, 45 ...) on a GPU whose link has just failed is that failure's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,7 +33,7 @@ _NVLINK = range(144, 151)  # NVLink 5 errors, by NVIDIA's Xid catalog
 
 
 def cause_named_by(event: KernelEvent, entry: Xid | None) -> Xid | None:
-    """The catalogue's entry of the Xid that caused this one, by the line's own words, where that is the graver one."""
+    """The catalogue's entry of the Xid that the line names as its cause, if that is the graver one."""
     if event.caused_by_xid is None or (entry is not None and entry.kind not in _FOLLOWERS):
         return None
     return xids().get(event.caused_by_xid)

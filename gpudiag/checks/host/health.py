@@ -195,7 +195,7 @@ def host_disk(context: Context) -> Judgement:
     confirmed=_KERNEL,
 )
 def host_clock(context: Context) -> Judgement:
-    """WARN for a slow clock source on bare metal, and for a clock that no service sets (outside containers)."""
+    """WARN for a slow clock source on bare metal, and for a clock that no service sets."""
     state = host_state(context)
     clock = state.clock
     if isinstance(clock, Missing):

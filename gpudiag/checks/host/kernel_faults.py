@@ -1,7 +1,4 @@
-"""Check of what else the kernel log reports about the machine: kills for memory, stuck tasks, failing parts.
-
-Counters report the GPUs' own links and the host's memory; this check is for what only the log has.
-"""
+"""Check of what only the kernel log reports of the machine: kills for memory, stuck tasks, failing parts."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -150,7 +147,7 @@ def _judge_reading(snapshot: Snapshot) -> tuple[Finding, ...]:
 
 
 def judge_kernel_log(snapshot: Snapshot, events: Iterable[KernelEvent]) -> tuple[Finding, ...]:
-    """One finding per kind of trouble in the last day and GPU, else the machine, in the order of the catalogue."""
+    """One finding per kind of trouble in the last day and GPU, else the machine, in the catalogue's order."""
     found: dict[tuple[KernelEventKind, str], list[KernelEvent]] = {}
     for event in events:
         if event.kind in _KINDS and is_recent(snapshot, event) and not _is_counted_elsewhere(snapshot, event):
@@ -173,7 +170,7 @@ def is_recent(snapshot: Snapshot, event: KernelEvent) -> bool:
 
 
 def _is_counted_elsewhere(snapshot: Snapshot, event: KernelEvent) -> bool:
-    """Whether counters judge the event: corrected errors, and those of a GPU's own link that its counters have."""
+    """Whether counters judge the event: corrected errors, and those of a GPU's own link."""
     if event.severity == "corrected":
         return True
     if event.kind is not KernelEventKind.PCIE_ERROR:

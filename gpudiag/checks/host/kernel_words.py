@@ -1,7 +1,6 @@
-"""Check of the kernel's words about cards, links, crashes, power states, disks and heat; the words are reference data.
+"""Check of the kernel's words about cards, links, crashes, power states, disks and heat.
 
-The findings are made from the table that `gpudiag explain` reads (reference/kernel_words.py): one entry is
-one code.
+One entry of the table (reference/kernel_words.py), which `gpudiag explain` reads too, is one code.
 """
 
 from collections.abc import Iterator

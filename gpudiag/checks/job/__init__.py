@@ -1,1 +1,1 @@
-"""Running jobs, judged from looks at their ranks: what each rank does, who waits for whom, who is to blame."""
+"""Running jobs, judged from looks at their ranks: who does what, who waits for whom, who is to blame."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
 from gpudiag.checks.job.facts import facts_of, subject_of
-from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, peers_of
+from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, peer_of, peers_of
 from gpudiag.checks.job.groups_made import judge_groups_made
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position
@@ -167,7 +167,7 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
     """The finding for ranks that wait in sends or receives for each other, in a ring or in a chain."""
     waits: dict[int, tuple[int, Position]] = {}
     for one in waiters.positions:
-        peer = _peer(one)
+        peer = peer_of(one)
         if one.rank is not None and peer is not None:
             waits[one.rank] = (peer, one)
     for start in waits:
@@ -189,20 +189,8 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
     return None
 
 
-def _peer(one: Position) -> int | None:
-    frame = one.call.frame
-    if one.call.operation not in ("send", "recv") or frame is None:
-        return None
-    names = ("dst", "group_dst") if one.call.operation == "send" else ("src", "group_src")
-    values = dict(frame.variables)
-    return next((int(values[name]) for name in names if values.get(name, "").isdecimal()), None)
-
-
 def _judge_sizes(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
-    """The finding for ranks in one call whose tensors differ; a gather's own may differ, and are not compared.
-
-    A call in a helper is one call, wherever the helper was called from.
-    """
+    """The finding for ranks in one call whose tensors differ (not a gather's own); a helper's call is one call."""
     positions = [one for group in groups for one in group.positions]
     calls = {(one.kind, one.call.operation, one.where, group_key(one)) for one in positions}
     seen = {one: _tensors(one) for one in positions}
@@ -232,7 +220,7 @@ def _tensors(one: Position) -> str:
 
 
 def _judge_steps(waiters: Waiters, only: Group) -> Finding | None:
-    """The finding for ranks in one call, some of them in another step, by their variables or gloo's own count."""
+    """The finding for ranks in one call, some in another step, by their variables or gloo's count."""
     calls = {
         one: frame.group.calls
         for one in only.positions
@@ -246,8 +234,13 @@ def _judge_steps(waiters: Waiters, only: Group) -> Finding | None:
         steps = (
             f"{abs(apart)} {'call' if abs(apart) == 1 else 'calls'} {'ahead of' if apart > 0 else 'behind'}"
         )
+        rest = tuple(one for one in known if one not in odd.positions)
         return _apart_by(
-            waiters, only, odd, f"{is_are(odd.positions, 'is')} {steps} the others, by the group's own count"
+            waiters,
+            only,
+            odd,
+            f"{is_are(odd.positions, 'is')} {steps} {name_positions(rest)}, by the group's own count",
+            is_tied=len(rest) == len(odd.positions),
         )
     for one in only.positions:
         others = [other for other in only.positions if other is not one]
@@ -270,7 +263,7 @@ def _judge_steps(waiters: Waiters, only: Group) -> Finding | None:
     return None
 
 
-def _apart_by(waiters: Waiters, only: Group, odd: Group, words: str) -> Finding:
+def _apart_by(waiters: Waiters, only: Group, odd: Group, words: str, *, is_tied: bool = False) -> Finding:
     tried = next(
         (
             around
@@ -283,4 +276,5 @@ def _apart_by(waiters: Waiters, only: Group, odd: Group, words: str) -> Finding:
     kind = kinds.SWALLOWED if tried else kinds.CALLS_APART
     why = f"; the call stands in a {tried}: an exception was likely swallowed there" if tried else ""
     message = f"{odd.name} {words}; all wait in {describe_call(only)}{waiters.since}{why}"
-    return kind.finding(subject_of(odd, waiters.job), message, *facts_of(odd))
+    subject = HostSubject(waiters.job.host) if is_tied else subject_of(odd, waiters.job)
+    return kind.finding(subject, message, *facts_of(odd))

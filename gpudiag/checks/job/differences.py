@@ -27,8 +27,7 @@ class Apart(StrEnum):
 class Difference:
     """One difference: the ranks to blame, those that wait for them, and a sentence without its full stop.
 
-    `ranks` and `waiting` are of the job; they count within the group where `is_within_group`, because which
-    ranks of the job they are is unknown.
+    `is_within_group`: ranks count within the group, as which of the job they are is unknown.
     """
 
     apart: Apart

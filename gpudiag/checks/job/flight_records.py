@@ -1,8 +1,8 @@
-"""Flight records of a job's ranks, judged: which rank is not in the collective that the others wait in, or is in another.
+"""Flight records of a job's ranks, judged: who is not in the collective that others wait in, or in another.
 
-Group by group, the earliest collective that a rank has not come out of is looked for in the records of all
-members. Those that made another call there are blamed first; then those that have not launched it, unless
-they wait in another group themselves: then whoever holds that group up is to blame.
+Group by group, the earliest collective that a rank has not left is looked for in the records of all members.
+Those in another call are blamed first; then those that have not launched it, unless they wait in another
+group: then whoever holds that one up.
 """
 
 from collections import Counter, defaultdict
@@ -77,11 +77,10 @@ def judge_records(
     *,
     still_seconds: float = 0.0,
 ) -> JudgedRecords:
-    """What the records of one job show; records of unknown ranks are left out, with a note.
+    """What the records of one job show; those of unknown ranks are left out, with a note.
 
-    Of several records of one rank (gloo and NCCL, or two dumps) the calls are put together. Of records whose
-    time is known, only calls that had not ended for `still_seconds` count as waits: in a running job somebody
-    is always last.
+    A rank's records (gloo and NCCL, two dumps) are put together. If their time is known, only calls of
+    `still_seconds` and more are waits: in a running job somebody is always last.
     """
     records = [_without_young(record, still_seconds) for record in records]
     known = [record for record in records if not isinstance(record.rank, Missing)]
@@ -281,7 +280,7 @@ def _all_wait(
 def _judge_point_to_point(
     by_rank: Mapping[int, Sequence[RecordedCall]], groups: Sequence[_Group]
 ) -> list[Difference]:
-    """Ranks from which another waits to receive, or to which it waits to send, and which do not do their part."""
+    """Ranks that do not do their part of a send or receive for which another waits."""
     members = {group.name: group.members for group in groups}
     found = []
     for rank, calls in sorted(by_rank.items()):

@@ -1,9 +1,8 @@
-"""Ranks that all wait, some of them for their GPUs, judged: who is behind by NCCL's counts, other sizes, one GPU, or unknown.
+"""Ranks that all wait, some for their GPUs, judged: who is behind by NCCL's counts, sizes, one GPU, or unknown.
 
-A GPU executes what was launched in order, so a rank that waits for its GPU waits for a kernel of its own, or
-for the ranks that have not come to a collective before it. Counts of launches show which, together with what
-the rank that is behind does: one that waits for a GPU at an earlier place may still come, and is healthy
-within the limit.
+A GPU executes in order: a rank that waits for it waits for its own kernel, or for ranks that have not come to
+a collective before it. Counts of launches show which; a rank that waits for a GPU at an earlier place may
+still come, and is healthy within the limit.
 """
 
 from collections.abc import Sequence
@@ -91,7 +90,7 @@ def _shape(one: Position) -> tuple[tuple[str, str, int], ...]:
 def _choose_odd(
     behind: Sequence[Position], ahead: Sequence[Position]
 ) -> tuple[list[Position], list[Position]]:
-    """Whom to name: the fewer; of as many, those that left the loop of the others; else those in a later step, for they left out a call."""
+    """Whom to name: the fewer; else those that left the others' loop; else those a step ahead, which left out a call."""
     if len(behind) != len(ahead):
         few, many = sorted((list(behind), list(ahead)), key=len)
         return few, many
@@ -114,10 +113,9 @@ def _judge_places(waiters: Waiters, limits: HangLimits) -> Finding | None:
 def _works_alone(
     waiters: Waiters, alone: Sequence[Position], others: Sequence[Position], limits: HangLimits, why: str
 ) -> Finding:
-    """The finding for ranks that wait for their own GPUs before the call in which the others wait: shown at once, blamed after the limit.
+    """The finding for ranks that wait for their GPUs before the others' call: shown at once, blamed later.
 
-    Where the others have left a loop in which these are, it had fewer steps there: no kernel of one step
-    takes as long as an evaluation.
+    If the others have left a loop in which these are, it had fewer steps there: no kernel takes so long.
     """
     left = bool(_left_loop(others[0], alone[0])) and not gpu_works(alone[0].seen)
     limit = min(limits.work, limits.idle) if left else limits.work
@@ -138,10 +136,9 @@ def _works_alone(
 
 
 def _judge_sizes(waiters: Waiters, limits: HangLimits) -> Finding | None:
-    """The finding for ranks that wait at one line for the value of one tensor, of another size on some of them.
+    """The finding for ranks that wait at one line for one tensor's value, of another size on some of them.
 
-    A batch may have another size on each rank; so it counts where the number of dimensions differs too, or
-    where another tensor of the same function, such as the batch, is equal on all.
+    A batch's size may differ: so the number of dimensions must too, or another tensor must be equal on all.
     """
     if len({_shape(one) for one in waiters.positions}) != 1 or len(waiters.positions) < 2:
         return None
@@ -255,7 +252,7 @@ def _their(positions: Sequence[Position]) -> str:
 
 
 def _describe(positions: Sequence[Position], others: Sequence[Position], *, with_step: bool = True) -> str:
-    """`rank 1 waits in barrier at train.py:110 in main, and has left the loop of train.py:85, in which rank 0 is (step 20)`."""
+    """`rank 1 waits in barrier at train.py:110 in main, and has left the loop of train.py:85, in which rank 0 is`."""
     head = positions[0]
     words = is_are(positions, head.words)
     at = f" at {head.where}" if head.where else ""

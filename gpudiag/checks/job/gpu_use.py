@@ -1,8 +1,7 @@
 """What the ranks' GPUs do, by NVML: which of them works, and which is the odd one out.
 
-A GPU at 100 % utilization proves no work: a kernel of NCCL that waits for others runs, and so does one that
-never ends. Both draw little more than an idle GPU. Power, the activity of tensor cores and memory, and
-traffic show work.
+100 % utilization proves no work: a kernel of NCCL that waits, or one that never ends, runs too. Power, the
+activity of tensor cores and memory, and traffic show work.
 """
 
 from collections import Counter
@@ -54,10 +53,7 @@ def describe_use(seen: RankSeen) -> str:
 
 
 def gpu_works(seen: RankSeen) -> bool | None:
-    """Whether the GPU of a rank works, and not for another process; None where that is unknown.
-
-    Its utilization alone does not count.
-    """
+    """Whether the GPU of a rank works, for no other process; None if unknown; not by its utilization alone."""
     works = [_works(look) for look in seen.gpu_looks]
     known = [one for one in works if one is not None]
     return None if not known else all(known)
@@ -79,10 +75,7 @@ def _works(look: GpuLook) -> bool | None:
 
 
 def find_odd_gpu(job: Job) -> OddGpu | None:
-    """The one rank whose GPU is idle while all others' run kernels that only wait; None where it is not so.
-
-    Counts only where each rank has a GPU to itself: on a shared one, utilization is that of all.
-    """
+    """The one rank whose GPU is idle while all others' only wait; None if not so, or if ranks share a GPU."""
     looks = {seen.rank: seen.gpu_looks for seen in job.ranks if isinstance(seen.rank, int) and seen.gpu_looks}
     if len(looks) < 2 or len(looks) < len(job.ranks):
         return None

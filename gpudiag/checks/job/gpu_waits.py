@@ -1,8 +1,7 @@
 """Whether a thread waits for a GPU: by its C functions, by a library's frame, or by the call that its line makes.
 
-A wait for a GPU is a wait, though it looks like work: the driver spins in `cuStreamSynchronize`, in state R,
-with a whole processor and no system call. Behind a collective it is a wait for the other ranks, for the GPU
-executes what was launched in order. So processor time alone never shows that a rank works.
+Such a wait looks like work: `cuStreamSynchronize` spins in state R. Behind a collective it is a wait for
+other ranks. So processor time alone never shows that a rank works.
 """
 
 from collections.abc import Sequence
@@ -37,10 +36,10 @@ def uses_gpu(seen: RankSeen) -> bool:
 
 
 def find_gpu_wait(thread: ThreadLook, *, rank_uses_gpu: bool) -> GpuWait | None:
-    """The wait for a GPU that a thread is in; None where nothing shows one, or its C functions show that it is none.
+    """The wait for a GPU that a thread is in; None where nothing shows one, or its C functions show none.
 
-    A thread that sleeps in a system call waits for something else, but for a lock: some drivers wait by an
-    event, which is one.
+    A thread that sleeps in a system call waits for something else, but for a lock, by which some drivers
+    wait.
     """
     if thread.native:
         wait = find_native_wait(thread.native)
@@ -57,7 +56,7 @@ def find_gpu_wait(thread: ThreadLook, *, rank_uses_gpu: bool) -> GpuWait | None:
 
 
 def find_wait_in_frames(frames: Sequence[Frame]) -> GpuWait | None:
-    """The wait for a GPU by a Python stack alone: the library's function, or the call in the innermost line."""
+    """The wait for a GPU by a Python stack alone: the library's function, or the innermost line's call."""
     library: list[tuple[str, str]] = []
     for frame in frames:
         if not is_library(frame.file):

@@ -54,11 +54,11 @@ def group_alike(positions: Iterable[Position]) -> list[Group]:
 
 def _alike(one: Position) -> tuple[object, ...]:
     own = one.call.own
-    where: tuple[object, ...] = (own.file, own.function, own.line) if own is not None else ()
+    where: tuple[object, ...] = (own.file, own.function, own.line, one.where) if own is not None else ()
     if one.kind in FOR_RANKS:
         # Where one stands two ways to one call, as through two lines of a helper, both are shown.
         stack = tuple((frame.file, frame.line) for frame in own_frames(one.frames))
-        return one.kind, one.call.operation, stack, group_key(one), peers_of(one)
+        return one.kind, one.call.operation, stack, one.where, group_key(one), peers_of(one)
     if one.polls and one.in_loop:
         where = (*where[:2], one.in_loop)  # wherever in it one is seen
     return one.kind, where, one.words if one.kind in ("stopped", "gone") else "", one.moves, one.busy
@@ -76,6 +76,16 @@ def peers_of(one: Position) -> tuple[tuple[str, str], ...]:
     if frame is None or one.call.operation in ("send", "recv", "isend", "irecv"):
         return ()
     return tuple((name, value) for name, value in frame.variables if name in _PEERS and value != "None")
+
+
+def peer_of(one: Position) -> int | None:
+    """The rank that a send or a receive is with; None for other calls, and where it is not known."""
+    frame = one.call.frame
+    if one.call.operation not in ("send", "recv") or frame is None:
+        return None
+    names = ("dst", "group_dst") if one.call.operation == "send" else ("src", "group_src")
+    values = dict(frame.variables)
+    return next((int(values[name]) for name in names if values.get(name, "").isdecimal()), None)
 
 
 def name_positions(positions: Sequence[Position]) -> str:

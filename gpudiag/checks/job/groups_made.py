@@ -1,8 +1,8 @@
-"""Process groups that were not made by all ranks: `new_group` and `DeviceMesh` concern the whole job, whoever belongs to the group.
+"""Process groups that not all ranks made: `new_group` and `DeviceMesh` concern the whole job.
 
-torch numbers the process groups of a rank in the order in which the rank makes them, and members find each
-other by that number. Where a rank leaves a call out, its next group has the number of another one: members
-wait for each other under two numbers, or ranks of two groups meet under one.
+torch numbers a rank's groups in the order in which it makes them, and members meet by that number. A rank
+that leaves a call out gives its next group another's number: members wait under two numbers, or two groups
+meet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _DEFAULT_GROUP = "0"
 
 
 def judge_groups_made(waiters: Waiters) -> Finding | None:
-    """The finding for ranks that wait in making a process group which others do not make, or make under another number.
+    """The finding for ranks that wait in making a process group that others do not make, or under another number.
 
     None where the others have not come there yet: then one that is ahead left out what they wait in.
     """

@@ -102,8 +102,8 @@ COMPILER = _kind(
 )
 QUEUE = _kind(
     "hang.queue",
-    "A rank waits for a queue or a pipe that nothing fills.",
-    "Find the thread or process that should fill it: it ended, or waits itself. Give `get` a `timeout=`.",
+    "A rank waits for a queue or a pipe that nothing fills, or writes to one that nobody empties.",
+    "Find the thread or process that should fill it, or read from it: it ended, or waits itself. Give `get` and `put` a `timeout=`.",
 )
 SLEEP = _kind(
     "hang.sleep",

@@ -1,9 +1,7 @@
-"""Who came late to each collective, by the flight records of the ranks of one machine: when each of them launched it.
+"""Who came late to each collective, by the flight records of one machine's ranks: when each launched it.
 
-The recorder writes down when the host launched a call (`time_created_ns`), by the clock of its machine, also
-without TORCH_NCCL_ENABLE_TIMING, which torch warns may hold up its watchdog. A rank that sleeps, waits for
-its data or computes longer on its host launches the next collective later than the others do. One whose GPU
-is slow launches it in time: that is not seen here.
+`time_created_ns` is there also without TORCH_NCCL_ENABLE_TIMING. A rank that sleeps, waits for data or
+computes on its host launches late; one with a slow GPU does not, and is not seen here.
 """
 
 from collections import defaultdict
@@ -30,9 +28,9 @@ class LateRank:
 
 
 def find_late_rank(records: Sequence[FlightRecord], step_seconds: float = 0.0) -> LateRank | None:
-    """The rank that is last in three of four collectives, by a twentieth of a step at least; None where no rank is.
+    """The rank that is last in three of four collectives, by a twentieth of a step; None where none is.
 
-    A step that is not known is taken to be the time between one late launch and the next.
+    The step, if unknown, is the time between late launches.
     """
     lates: dict[int, list[tuple[float, float]]] = defaultdict(
         list

@@ -1,9 +1,8 @@
-"""Merge the evidence of libraries (RAS, flight records, torch's debug server) into the verdict from the looks at ranks.
+"""Merge the evidence of libraries (RAS, flight records, torch's debug server) into the verdict from looks.
 
-Looks show what a rank does and in which line; RAS and flight recorders show how far it is in each group, also
-where the stacks are equal or could not be read. So a difference that blames a rank that the looks blame too
-proves that finding; one that names a rank where the looks found none replaces the vaguer finding; and a job
-that moves is not accused by counts.
+Looks show a rank's line, libraries how far it is in each group. A difference about a rank that looks blame
+too proves that finding; one that names a rank where looks found none replaces the vaguer finding. Counts
+accuse no job that moves.
 """
 
 from collections.abc import Iterable
@@ -48,7 +47,7 @@ _VAGUE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LibraryEvidence:
-    """Differences, those that name a rank first; notes; whether RAS's counts moved, None where that is unknown."""
+    """Differences, those that name a rank first; notes; whether RAS's counts moved, None if unknown."""
 
     differences: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
@@ -61,7 +60,7 @@ class LibraryEvidence:
 
 
 def add_library_evidence(verdict: JobVerdict, libraries: LibraryEvidence | None = None) -> JobVerdict:
-    """The verdict with what RAS, flight records and the debug server show of the same job; as it is without them."""
+    """The verdict with what RAS, flight records and the debug server show of the job; else as it is."""
     state = verdict.job.state
     if state is None:
         return verdict
@@ -136,11 +135,7 @@ def _add(findings: list[Finding], difference: Difference, verdict: JobVerdict) -
 
 
 def _blames(finding: Finding, difference: Difference) -> bool:
-    """Whether a finding is about one of the ranks that the difference blames.
-
-    One that stands still and not yet for long is, too: a further look shows what it does, which counts do
-    not.
-    """
+    """Whether a finding is about a rank that the difference blames; one that stands still for a moment counts too."""
     if difference.is_within_group or (finding.code in _VAGUE and finding.code != kinds.NOT_YET.code):
         return False
     return not set(ranks_of(finding.subject)).isdisjoint(difference.ranks)

@@ -14,12 +14,11 @@ _WAITS_FOR_END = frozenset(("join", "_wait_for_tstate_lock", "result"))
 
 
 def find_loop(looks: Sequence[ProcessLook], tid: int) -> tuple[str, Frame] | None:
-    """The loop in which all looks found a thread, as `while True (line 12)`, and the frame it stands in; None for none.
+    """The loop in which all looks found a thread, as `while True (line 12)`, and its frame; None for none.
 
-    The thread computes in the loop's own function, or in what the loop's condition calls. A loop of steps
-    that calls a function in its body is none: that function may well end. Nor is one that reads or writes
-    files all the time, or whose condition compares a clock or a number that moved: it does something, and has
-    an end.
+    The thread computes in the loop's function, or in what its condition calls. Not a loop that calls a
+    function in its body, reads or writes files, or compares a clock or a number that moved: those have an
+    end.
     """
     first, last = looks[0], looks[-1]
     stacks = [own_frames(_frames_of(look, tid)) for look in (first, last)]
@@ -39,7 +38,7 @@ def find_loop(looks: Sequence[ProcessLook], tid: int) -> tuple[str, Frame] | Non
 
 
 def find_joined_loop(looks: Sequence[ProcessLook]) -> tuple[str, Frame, str] | None:
-    """The endless loop of a thread that the main thread joins: loop, frame, the thread's name; None for none."""
+    """The endless loop of a thread that the main thread joins: loop, frame, the thread's name; else None."""
     last = looks[-1]
     main = last.main
     if main is None or not any(

@@ -1,8 +1,7 @@
 """Ranks without a process: by the launcher, by a job of one machine, or because they never joined the others.
 
-Only launchers that start all ranks of a machine record which of them belong to it. Where ranks were started
-by hand, WORLD_SIZE is their number, and a master at the loopback address shows that all of them are on this
-machine.
+Launchers that start all ranks of a machine record them. Ranks started by hand are WORLD_SIZE in number, all
+here if their master is at the loopback address.
 """
 
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from gpudiag.checks.job.facts import facts_of
 from gpudiag.checks.job.groups import Group, describe_seconds, is_are
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position
+from gpudiag.checks.job.subgroups import JOINS
 from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters, describe_call
 from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
 from gpudiag.model.finding import Finding
@@ -24,18 +24,15 @@ _LOOPBACK = ("localhost", "ip6-localhost", "[::1]", "::1", "127.")
 # later it shows that all came.
 _STORE = "_create_c10d_store"
 # Where all ranks of the job meet for the first time: a rank that is missing there has not joined.
-_FIRST_MEETINGS = frozenset(
-    ("init_process_group", "_store_based_barrier", "rendezvous", "_new_process_group_helper")
-)
+_FIRST_MEETINGS = JOINS - {"new_group"}
 _STARTS_SECONDS = 20.0  # of imports: a rank that was started longer ago has come to where it waits
 
 
 def expected_ranks(job: Job) -> tuple[int, ...] | None:
     """The ranks that should be here; None where that is unknown.
 
-    Where no launcher records them, as for ranks that a script started: all of the job, if its store is at
-    this machine's own address. Ranks that have no RANK in their environment are found by other signs, which
-    some of them may lack.
+    Without a launcher's record: all of the job, if its store is at this machine's own address. Ranks without
+    RANK are found by other signs, which some may lack.
     """
     if job.expected is not None:
         return job.expected
@@ -80,7 +77,7 @@ def describe_absence(job: Job, absent: Sequence[int], waiting: Sequence[Position
 
 
 def missing_ranks(job: Job) -> tuple[int, ...]:
-    """The ranks of the job without a process here, where its world size is known and each process has its number."""
+    """The job's ranks without a process here, if its world size and each process's number are known."""
     known = {rank.rank for rank in job.ranks if not isinstance(rank.rank, Missing)}
     if isinstance(job.world_size, Missing) or len(known) < len(job.ranks) or not known:
         return ()

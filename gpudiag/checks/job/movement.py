@@ -1,9 +1,9 @@
 """Whether something of a rank moves from look to look: its line, its variables, its files, a backward pass.
 
-Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does. A rank of which only
-that moves is busy, and what it does must be shown by something else.
+Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -17,6 +17,11 @@ _WAKES_SHARE = 0.04  # of a processor, by a main thread that only wakes up to lo
 _BUSY_SHARE = 0.1  # of a processor, by other threads or by children
 _BUSY_BYTES = 1 << 16
 _MOST_STEPS = 1_000_000  # between two looks: a variable that grows by more was read while it changed
+_GLOO_THREAD = (
+    "pt_gloo_runloop"  # makes the collectives of a process group, and sleeps in them and between them
+)
+# What counts how often something was tried shows that nothing was done.
+_OF_TRIES = re.compile(r"attempt|retry|retries|tries|backoff|failures", re.IGNORECASE)
 _BACKWARD_THREAD = "pt_autograd"  # torch's, one of each GPU, which sleeps between two backward passes
 
 
@@ -92,15 +97,20 @@ def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str
     return {
         name: (a, b)
         for name, (a, b) in changed_counters(earlier, later).items()
-        if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b)
+        if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b) and not _OF_TRIES.search(name)
     }
 
 
 def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
-    """Whether torch's backward thread ran and sleeps again; False across a stop, which wakes every thread."""
+    """Whether torch's backward thread ran and sleeps again."""
+    return _ran(earlier, later, _BACKWARD_THREAD)
+
+
+def _ran(earlier: ProcessLook, later: ProcessLook, name: str) -> bool:
+    """Whether a thread of that name ran and sleeps again; False across a stop, which wakes every thread."""
     if _was_stopped(earlier):
         return False
-    before = {one.tid: one for one in earlier.threads if one.name.startswith(_BACKWARD_THREAD)}
+    before = {one.tid: one for one in earlier.threads if one.name.startswith(name)}
     return any(
         one.state == "S" and one.tid in before and one.switches > before[one.tid].switches
         for one in later.threads
@@ -110,7 +120,7 @@ def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
 def backward_seconds_ago(looks: Sequence[ProcessLook]) -> float | None:
     """When a backward pass last ran, at the last look; None where no thread of torch's shows it.
 
-    Looks after one at which the process was stopped show when it was woken, and are not taken.
+    Looks after one at which the process was stopped show when it was woken, and do not count.
     """
     stopped = next((place for place, look in enumerate(looks) if _was_stopped(look)), len(looks) - 1)
     look = looks[stopped]
@@ -133,7 +143,11 @@ def _moved_between(earlier: ProcessLook, later: ProcessLook) -> bool:
     one, other = earlier.main, later.main
     if one is None or other is None:
         return False
-    return _frames_ran(one, other) or uses_files(earlier, later) or ran_backward(earlier, later)
+    ran = ran_backward(earlier, later) or (
+        # A loop of steps that came back to one line: it woke up, and a collective of gloo was made.
+        other.switches > one.switches and _ran(earlier, later, _GLOO_THREAD) and not only_polled(one, other)
+    )
+    return ran or _frames_ran(one, other) or uses_files(earlier, later)
 
 
 def _frames_ran(one: ThreadLook, other: ThreadLook) -> bool:

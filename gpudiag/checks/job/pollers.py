@@ -1,8 +1,4 @@
-"""Jobs without a collective to wait in: some ranks poll, and another one stands still in its own work.
-
-Whom a loop asks for is not seen. That all others only ask, while one rank stands, is: so that one is blamed,
-and the others are named beside it.
-"""
+"""Jobs without a collective to wait in: the rank that stands still in its own work while all others poll."""
 
 from collections.abc import Sequence
 
@@ -19,7 +15,7 @@ _ASK = frozenset((at.POLL, at.SLEEP, at.QUEUE, at.PYTHON))
 
 
 def judge_pollers(job: Job, alive: Sequence[Position], limits: HangLimits) -> list[Finding]:
-    """Findings for ranks that stand still while all others poll; none where any rank moves, or where nobody polls."""
+    """Findings for ranks that stand still while all others poll; none where a rank moves, or nobody polls."""
     asking = [one for one in alive if one.polls and one.kind in _ASK]
     standing = [one for one in alive if one not in asking]
     if not asking or not standing or any(one.moves or one.busy or one.kind == at.UNSEEN for one in alive):

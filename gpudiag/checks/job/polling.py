@@ -1,8 +1,7 @@
 """Threads that only ask whether something has come: what they do between two looks is no movement.
 
-A loop that polls wakes up, is at another line, counts its attempts and makes new objects. The functions
-around the loop do not run meanwhile: their lines and their variables stay as they are, which distinguishes a
-loop that goes round from a job that goes on.
+A loop that polls is at other lines, counts its attempts and makes new objects; the functions around it do not
+run: their lines and variables stay, which distinguishes it from a job that goes on.
 """
 
 import re
@@ -25,10 +24,10 @@ def only_polled(one: ThreadLook, other: ThreadLook) -> bool:
 
 
 def stood(one: Sequence[Frame], other: Sequence[Frame]) -> bool:
-    """Whether a thread stood between two glances at its stack: nothing of the user's functions ran but a loop that only polls.
+    """Whether a thread stood between two glances: nothing of the user's ran but a loop that only polls.
 
-    A library's own wait may go round meanwhile. Without a line of the user's nothing shows it. A module's new
-    objects count too: there are glances of ranks that step.
+    A library's wait may go round. Without a line of the user's nothing shows it. A module's new objects count
+    too.
     """
     mine, theirs = own_frames(one), own_frames(other)
     found = _compare(mine, theirs, _has_new_objects)
@@ -38,11 +37,15 @@ def stood(one: Sequence[Frame], other: Sequence[Frame]) -> bool:
 def _compare(
     one: Sequence[Frame], other: Sequence[Frame], ran: Callable[[Frame, Frame], bool]
 ) -> bool | None:
-    """True: both stacks are in one polling loop, nothing around it ran; False: anything ran; None: alike."""
-    for earlier, later in zip(reversed(one), reversed(other), strict=False):
+    """True: both stacks are in one polling loop, nothing around it ran; False: anything ran; None: alike.
+
+    Where both are in a function of the user's that the loop asks, that function shows it.
+    """
+    for depth, (earlier, later) in enumerate(zip(reversed(one), reversed(other), strict=False), start=1):
         if (earlier.file, earlier.function) != (later.file, later.function):
             return False
-        if (earlier.polls and earlier.polls == later.polls) or _LOCKS.search(earlier.file):
+        polls = (earlier.polls and earlier.polls == later.polls) or _LOCKS.search(earlier.file)
+        if polls and not all(own_frames(stack[: len(stack) - depth]) for stack in (one, other)):
             return not _came_again(earlier, later)
         if earlier.line != later.line or ran(earlier, later):
             return False
@@ -61,7 +64,7 @@ def _came_again(earlier: Frame, later: Frame) -> bool:
 
 
 def _ran(earlier: Frame, later: Frame) -> bool:
-    """Whether a frame's variables changed; of a module's, which others may change, numbers and words count."""
+    """Whether a frame's variables changed; of a module's, which others may change, numbers and words."""
     if earlier.function == "<module>" or not (earlier.mark and later.mark):
         return earlier.variables != later.variables
     return earlier.mark != later.mark
@@ -72,7 +75,7 @@ def _has_new_objects(earlier: Frame, later: Frame) -> bool:
 
 
 def find_poll(looks: Sequence[ProcessLook]) -> Frame | None:
-    """The frame whose loop the main thread polled in at all looks; None where it did else, or for one look."""
+    """The frame whose loop the main thread polled in at all looks; None otherwise, or for one look."""
     mains = [look.main for look in looks if look.main is not None]
     if len(mains) < 2 or not all(only_polled(one, other) for one, other in pairwise(mains)):
         return None

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from gpudiag.checks.job.gpu_waits import GpuWait, find_gpu_wait, uses_gpu
 from gpudiag.checks.job.loops import find_joined_loop, find_loop
@@ -33,6 +34,7 @@ from gpudiag.model.script import OWN_STACKS
 from gpudiag.reference.stacks import (
     Call,
     asks_store,
+    find_installed,
     is_at_exit,
     is_debugged,
     own_frames,
@@ -65,11 +67,14 @@ FOR_RANKS = frozenset((RANKS, STORE))
 
 FILE_LOCKS = ("flock", "fcntl")  # system calls
 _SLEEPS = ("nanosleep", "clock_nanosleep")
+_WRITES = ("write", "pwrite")
+_HELD = (FILE, LOCK, TERMINAL)  # what a program without a line of its own is described by
 _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
 _SAVES = re.compile(
     r"check_?point|ckpt|save_(model|state|pretrained)|save_pretrained|\bsave$|upload", re.IGNORECASE
 )
-_PROCESS_POOL = "/concurrent/futures/process.py"
+_PROCESS_POOL, _POOL = "/concurrent/futures/process.py", "/multiprocessing/pool.py"
+_PROCESS = re.compile(r"\bpid (\d+)(?: \((?:[^()]|\([^()]*\))*\))?")  # with its command line
 _RUNS_LOOP = re.compile(r"\b(asyncio|uvloop)\.run\(|\.run_(until_complete|forever)\(")
 # Functions of the kernel that wait for blocks to be read or written (mm/filemap.c, block/, fs/jbd2, fs/xfs).
 _DISK_AT_WORK = re.compile(
@@ -131,8 +136,12 @@ class Position:
 
     @property
     def where(self) -> str:
-        """`data.py:6 in load_batch`; empty where no line of the user's is known."""
-        return describe_line(self.call.own)
+        """`data.py:6 in load_batch`, with the line of a trainer that is installed; empty where no line of the user's is known."""
+        line, inner = describe_line(self.call.own), find_installed(self.call.library)
+        if inner is None or not line:
+            return line
+        package = inner.file.rpartition("/")[0].rpartition("/")[2]
+        return f"{line}, in {inner.function} of {package}/{inner.place}"
 
 
 def describe_line(frame: Frame | None) -> str:
@@ -286,12 +295,12 @@ def _kind(main: ThreadLook, call: Call, job: Job, gpu_wait: GpuWait | None = Non
         return STORE, "waits for a key of the rendezvous store"
     if main.state == "R":
         return PYTHON, "computes"
-    by_kernel = _kind_by_kernel(main, call, text)
+    by_kernel = _kind_by_kernel(main, call, text, job)
     return by_kernel or (PYTHON, "computes")
 
 
-def _kind_by_kernel(main: ThreadLook, call: Call, text: str) -> tuple[str, str] | None:
-    awaited, name = main.awaited, main.syscall
+def _kind_by_kernel(main: ThreadLook, call: Call, text: str, job: Job) -> tuple[str, str] | None:
+    awaited, name = _with_ranks(main.awaited, job), main.syscall
     if call.awaited == PROGRAM or (awaited is not None and awaited.kind == "process"):
         return PROGRAM, f"waits for a program that it started{_of(awaited)}"
     if name in FILE_LOCKS:
@@ -308,7 +317,8 @@ def _kind_by_kernel(main: ThreadLook, call: Call, text: str) -> tuple[str, str] 
         what = "for a connection at" if awaited.kind == "listener" else "for an answer from"
         return NETWORK, f"waits {what} {awaited.name}{_detail(awaited)}"
     if awaited is not None and awaited.kind == "pipe":
-        return QUEUE, f"waits for a pipe{_detail(awaited)}"
+        does = "writes to a pipe that is full" if name.startswith(_WRITES) else "waits for a pipe"
+        return QUEUE, f"{does}{_detail(awaited)}"
     if awaited is not None and awaited.kind == "lock file":
         return LOCK, f"waits for the lock file {awaited.name}{_detail(awaited)}"
     if name in _SLEEPS:
@@ -355,7 +365,7 @@ def _file_wait(awaited: Awaited, name: str, state: str) -> tuple[str, str]:
         "opens"
         if name.startswith("open")
         else "writes"
-        if name.startswith(("write", "pwrite", "fsync", "fdatasync"))
+        if name.startswith((*_WRITES, "fsync", "fdatasync"))
         else "reads"
     )
     stuck = ", in uninterruptible sleep" if state == "D" else ""
@@ -364,6 +374,17 @@ def _file_wait(awaited: Awaited, name: str, state: str) -> tuple[str, str]:
 
 def _of(awaited: Awaited | None) -> str:
     return f", {awaited.name}" if awaited is not None and awaited.kind in ("file", "process", "fifo") else ""
+
+
+def _with_ranks(awaited: Awaited | None, job: Job) -> Awaited | None:
+    """What is waited for, with the ranks of processes in it: `held by rank 0, pid 12`."""
+    ranks = {one.pid: one.rank for one in job.ranks if not isinstance(one.rank, Missing)}
+
+    def name(match: re.Match[str]) -> str:
+        rank = ranks.get(int(match[1]))
+        return match[0] if rank is None else f"rank {rank}, pid {match[1]}"
+
+    return awaited and replace(awaited, detail=_PROCESS.sub(name, awaited.detail))
 
 
 def _detail(awaited: Awaited | None) -> str:
@@ -428,14 +449,18 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
         described = _describe_child(child, job)
         if described is not None:
             busy.append(described)
-    if kind == LOADER and ended:
-        return Inner(f"its loader's worker pid {ended[0].pid} is dead")
+    who = {LOADER: "its loader's worker", PROGRAM: "the program"}.get(kind, "its child")
+    if ended and (kind == LOADER or (kind == QUEUE and not busy)):
+        return Inner(f"{who} pid {ended[0].pid} is dead")
+    if kind == QUEUE and not busy and (workers := _count_idle_workers(seen)):
+        return Inner(
+            f"all {workers} workers of its pool wait for a task: one was likely killed, and its task is lost"
+        )
     if kind == COMPILER and any(works(one.looks[0], one.looks[-1]) for one in seen.children if one.looks):
         return Inner(moves=True)  # also where it compiles in a worker that is a library's alone
     if busy and (of_pool or kind in (LOADER, PROGRAM, QUEUE, COMPILER)):
         # One at a lock waits for another one: who is at something else is why, if there is one.
         still = sorted((one for one in busy if not one.moves), key=lambda one: one.kind == LOCK)
-        who = {LOADER: "its loader's worker", PROGRAM: "the program"}.get(kind, "its child")
         first = (still or busy)[0]
         worker_kind = first.kind if len(still) == len(busy) or first.kind != LOCK else ""
         goes_on = len(still) < len(busy) if kind == PROGRAM else not still
@@ -450,6 +475,19 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
     return Inner()
 
 
+def _count_idle_workers(seen: RankSeen) -> int:
+    """How many workers a pool of multiprocessing has whose result is awaited; 0 where one of them is at a task."""
+    mains = [child.looks[-1].main for child in seen.children if child.looks]
+    of_pool = [one for one in (seen.last.main, *mains) if one is not None and _has_file(one, _POOL)]
+    workers = [one for one in of_pool if one is not seen.last.main]
+    is_idle = all(any(_is_idle(frame) for frame in read_call(one.frames).library) for one in workers)
+    return len(workers) if is_idle and len(of_pool) > len(workers) else 0
+
+
+def _has_file(thread: ThreadLook, file: str) -> bool:
+    return any(frame.file.endswith(file) for frame in thread.frames)
+
+
 def _awaits_future(main: ThreadLook | None) -> bool:
     """Whether a thread waits for what an executor of `concurrent.futures` does."""
     return main is not None and any("/concurrent/futures/" in frame.file for frame in main.frames)
@@ -458,7 +496,7 @@ def _awaits_future(main: ThreadLook | None) -> bool:
 def _is_of_pool(child: ChildSeen) -> bool:
     """Whether a child is a worker of a pool of processes."""
     mains = (look.main for look in child.looks if look.main is not None)
-    return any(frame.file.endswith(_PROCESS_POOL) for main in mains for frame in main.frames)
+    return any(_has_file(main, _PROCESS_POOL) for main in mains)
 
 
 def innermost_programs(children: Sequence[ChildSeen]) -> list[ChildSeen]:
@@ -481,20 +519,21 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     if not seen:
         return None
     main = next((one for one in reversed(seen) if one.frames), seen[-1])
-    if not main.frames:
-        if "python" in child.command.split(" ")[0]:
-            return None
-        held = " is stopped by a signal" if main.state == "T" else ""
-        by_kernel = _kind_by_kernel(main, Call(None, (), ""), "") if main.state in "SD" else None
-        does = (
-            f", {by_kernel[1]}" if by_kernel is not None and by_kernel[0] in (FILE, LOCK, TERMINAL) else held
-        )
-        return Inner(f"pid {child.pid} ({child.command[:60]}){does}", moves, _since(child.looks[-1].main))
+    name = f"pid {child.pid} ({child.command[:60]})"
+    if held := _if_held(child.looks[-1], main):
+        return Inner(f"{name} {held}", since_seconds=_since(main))
+    main = replace(main, frames=_since_fork(main.frames))
     call = read_call(main.frames)
-    inner_files = [frame.file for frame in call.library]
-    if call.own is None or not own_frames(main.frames) or any(_is_idle(frame) for frame in call.library):
+    if any(_is_idle(frame) for frame in call.library):
         return None
-    if any(file.endswith("/_utils/worker.py") for file in inner_files):
+    if call.own is None or call.own.file.startswith("<"):  # no Python, or `python -c`
+        by_kernel = _kind_by_kernel(main, Call(None, (), ""), "", job) if main.state in "SD" else None
+        is_held = by_kernel is not None and (by_kernel[0] in _HELD or main.syscall.startswith(_WRITES))
+        if "python" in child.command.split(" ")[0] and (not is_held or main.syscall == "futex"):
+            return None
+        does = f", {by_kernel[1]}" if by_kernel is not None and is_held else ""
+        return Inner(f"{name}{does}", moves, _since(child.looks[-1].main))
+    if not own_frames(main.frames):
         return None
     kind, words = _kind(main, call, job)
     read = [look for look in child.looks if look.main is not None and look.main.frames]
@@ -503,10 +542,20 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     return Inner(f"pid {child.pid}, {words} at {describe_line(call.own)}", moves, since, kind)
 
 
+def _since_fork(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames of what a process of multiprocessing runs; a forked one has those of its parent below."""
+    start = "/multiprocessing/process.py", "_bootstrap"
+    return tuple(
+        takewhile(lambda one: not (one.file.endswith(start[0]) and one.function.endswith(start[1])), frames)
+    )
+
+
 def _is_idle(frame: Frame) -> bool:
     """Whether a frame is of a worker that waits for its next task."""
-    return frame.function in ("_worker_loop", "_pin_memory_loop") or (
-        frame.file.endswith(("/multiprocessing/pool.py", _PROCESS_POOL)) and "worker" in frame.function
+    return (
+        frame.function in ("_worker_loop", "_pin_memory_loop")
+        or frame.file.endswith("/_utils/worker.py")
+        or (frame.file.endswith((_POOL, _PROCESS_POOL)) and "worker" in frame.function)
     )
 
 

@@ -1,9 +1,8 @@
-"""Two answers of NCCL's RAS, judged: who is behind, gone, silent or elsewhere, in communicators where nothing moves.
+"""Two answers of NCCL's RAS, judged: who is behind, gone, silent or elsewhere in communicators that stand still.
 
-RAS counts what a rank has launched, not what was completed, so a lower count alone is no fault: an answer is
-collected while the job runs. What stands still between two answers and is lower is suspect; all equal and
-still is a hang of all, or a job that does something else, which stacks decide. It may call a job OK while it
-timed out itself (NVIDIA/nccl#1730).
+RAS counts launches, not completions: only what stands still between two answers and is lower is suspect. All
+equal is a hang of all, or other work, which stacks decide. It may call a job OK after its own timeout
+(NVIDIA/nccl#1730).
 """
 
 from collections import defaultdict
@@ -35,8 +34,8 @@ def judge_ras(
 ) -> JudgedRas:
     """What the answers of one address show.
 
-    `ranks_by_pid` are the job's ranks on the machine that was asked. With them, and with the communicator of
-    all ranks, ranks within smaller communicators are named as ranks of the job.
+    With `ranks_by_pid`, the job's ranks on the machine that was asked, ranks within smaller communicators are
+    named as the job's.
     """
     last = looks.looks[-1]
     earlier = {one.identity: one for one in looks.looks[0].communicators} if len(looks.looks) > 1 else {}
@@ -238,7 +237,7 @@ def _judge_counts(communicator: RasCommunicator, names: _Names) -> Difference | 
 
 
 def _judge_sets(communicator: RasCommunicator, names: _Names) -> Difference | None:
-    """As above, where the answer does not name all ranks: the lowest count of one operation, if its ranks are named."""
+    """As above where the answer does not name all ranks: the lowest count of one operation, if named."""
     by_operation: dict[str, list[tuple[int, int, tuple[int, ...]]]] = defaultdict(list)
     for count in communicator.counts:
         by_operation[count.operation].append((count.launched, count.size, count.ranks))

@@ -76,10 +76,7 @@ def without_last_moves(
     signals: Sequence[SignalSeen],
     killed: datetime | None,
 ) -> tuple[Stall, ...]:
-    """The stalls, where one that only ended because the job did so is one that did not end.
-
-    What stands still only after a signal that ends the job takes long to end, and is no stall of its own.
-    """
+    """The stalls; one that only ended because the job did so, as after a signal, did not end."""
     ended_by = [
         *(one.at for one in signals if one.name in _ENDING),
         *([killed] if killed is not None else []),

@@ -1,9 +1,8 @@
 """Whose end a run's end goes back to: by the order of ends, each rank's own error, and who waited for whom.
 
-A rank that fails because another one is gone has an error that names this (gloo, NCCL, torch's store), and
-fails before that other one where the latter takes long to end. So the first rank with an error of its own is
-the cause, by the time at which it was raised; where there is none, the rank that ended well while others
-waited for it; then the rank that was not seen waiting, where the others gave up.
+A rank that fails because another is gone has an error that names this, perhaps before that one has ended. So
+the first rank with an error of its own is the cause; else the rank that ended well while others waited for
+it; then the one that was not seen waiting when the others gave up.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Jobs whose ranks are given their work by a server: which ranks wait for work, whether the job is idle, and who holds it up.
+"""Jobs whose ranks get their work from a server: which wait for work, whether the job is idle, who holds it up.
 
-A rank that waits for its next request stands still by nature, at a pipe, a socket or in a loop that looks at
-shared memory.
+A rank that waits for its next request stands still by nature, at a pipe, a socket or in a loop over shared
+memory.
 """
 
 import re
@@ -54,10 +54,7 @@ class Served:
 
 
 def mark_work_waits(positions: Sequence[Position], job: Job) -> tuple[Position, ...]:
-    """The positions, those that wait for work from a server as such; as they are, where the job has no server.
-
-    One alone that waits for a child or a thread of its own does not wait for the server.
-    """
+    """The positions, those that wait for work from a server as such; one with a child or thread of its own not."""
     if not job.servers:
         return tuple(positions)
     waiting = [one for one in positions if _may_wait_for_work(one)]
@@ -90,9 +87,9 @@ def _is_in_a_queue(frames: Sequence[Frame]) -> bool:
 
 
 def _looks_in_a_loop(one: Position) -> bool:
-    """Whether all looks found a rank in a loop of which no variable moves and which reads nothing: it looks for something to come.
+    """Whether all looks found a rank in a loop in which nothing moves or is read: it looks for something to come.
 
-    It does so often, as no request may wait: a loop that sleeps for longer waits for something else.
+    One that sleeps for longer waits for something else: no request may wait.
     """
     looks = [look for look in one.seen.looks if look.main is not None]
     if len(looks) < 2 or not find_loop(looks, one.seen.pid):
@@ -117,8 +114,8 @@ def _for_work(one: Position) -> Position:
 def judge_served(job: Job, positions: Sequence[Position], limits: HangLimits) -> Served | None:
     """What is found where ranks wait for work, and no rank for another; None for all other jobs.
 
-    A rank that others wait for in a collective while it waits for work has left the collective out: then the
-    usual rules hold, unless it is the one that gives the others their work by it.
+    A rank that waits for work while others wait for it in a collective left that out: then the usual rules
+    hold, unless it gives the others their work by it.
     """
     work = [one for one in positions if one.kind == at.WORK]
     meeting = [one for one in positions if one.waits_for_ranks or one.waits_for_gpu]
@@ -164,7 +161,7 @@ def _judge_other(job: Job, group: Group, work: Sequence[Position], limits: HangL
 def _judge_idle(
     job: Job, positions: Sequence[Position], work: Sequence[Position], limits: HangLimits
 ) -> Served:
-    """The verdict on a job of which all ranks are ready: its server has no requests, works, or stands still itself."""
+    """The verdict on a job whose ranks are all ready: its server has no requests, works, or stands still."""
     servers = [find_position(one, job) for one in job.servers]
     findings = [found for one in servers if (found := _judge_server(job, one, work, limits)) is not None]
     if findings:
@@ -179,7 +176,7 @@ def _judge_idle(
 
 
 def _judge_server(job: Job, one: Position, work: Sequence[Position], limits: HangLimits) -> Finding | None:
-    """The finding for a server that is held, or stands still at a file or a request of its own, while all ranks wait for work."""
+    """The finding for a server that is held, or stands still at its own file or request, with all ranks ready."""
     main = one.seen.last.main
     on_file = one.call.own is not None and main is not None and main.syscall in at.FILE_LOCKS
     held = one.kind in (at.STOPPED, at.DEBUGGER)

@@ -1,8 +1,7 @@
-"""Process groups that several threads of a rank call: the order of their calls is left to chance, and differs between ranks.
+"""Process groups that several threads of a rank call: the order of their calls differs by chance between ranks.
 
-A backend matches the calls of one group by the order in which each rank makes them. A thread that saves a
-checkpoint, fetches batches or shares metrics, and calls the group of the main thread, makes its call before
-the main thread's on one rank and after it on another: each then waits for what the other has not called.
+A backend matches calls by each rank's order. A thread that saves a checkpoint, fetches batches or shares
+metrics in the main thread's group comes first on one rank and second on another: each waits for the other.
 """
 
 from collections.abc import Sequence
@@ -110,10 +109,9 @@ def _group_of(call: Call) -> GroupSeen | None:
 
 
 def _by_group(calls: Sequence[ThreadCall]) -> list[list[ThreadCall]]:
-    """The calls of each process group; those of a name that stands for other members on another rank are left out.
+    """The calls of each process group, without names that stand for other members on another rank.
 
-    A main thread that waits for ranks in a group that is not known is put to the default one: DDP takes it,
-    unless it is given another.
+    A main thread in an unknown group is put to the default one, which DDP takes unless it is given another.
     """
     groups: dict[tuple[str, int], list[ThreadCall]] = {}
     unknown = []

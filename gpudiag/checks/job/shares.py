@@ -1,15 +1,11 @@
 """How ranks share the waiting, and who is slow: the one that waits least for the others.
 
-Ranks that meet in every step take equally long for it, whoever is slow: only the slow one does not wait.
-Judged is, in blocks of some seconds, how much less of its time a rank waits for ranks than the others do, and
-that it is so in most blocks.
+Ranks that meet in every step take equally long; only the slow one does not wait. Judged is, in blocks of some
+seconds, how much less a rank waits than the others, and that it is so in most blocks.
 
-How long a rank is asleep is counted by the kernel, without gaps. What it is asleep for is known at the
-moments at which its stack was looked at: of the time asleep, as much is waiting for ranks as of these
-glances, while a rank of which little was seen is taken to wait for ranks. A rank that waits for its GPU
-spins, and a GPU that is in a collective waits for the other ranks: of the time on a processor, as much is
-waiting as of the glances at work that saw such a wait, while a rank of which little was seen is taken to
-work.
+The kernel counts how long a rank is asleep; glances at its stack show for what share it waits for ranks (all,
+if it was hardly seen). On a processor, a rank that waits for its GPU spins, and so for the ranks: by the
+glances that saw such a wait (none, if it was hardly seen).
 """
 
 import math
@@ -95,7 +91,7 @@ def find_slow_ranks(
     *,
     suspects: bool = False,
 ) -> tuple[SlowRank, ...]:
-    """The ranks that the others wait for in most blocks of time, the slowest first; a block has some steps.
+    """The ranks that the others wait for in most blocks of some steps, the slowest first.
 
     `suspects`: also by fewer blocks, and where it may be chance which glances were taken.
     """
@@ -126,10 +122,9 @@ def find_slow_ranks(
 
 
 def find_odd_sleepers(channels: Mapping[int, Sequence[str]]) -> tuple[int, ...]:
-    """The ranks that sleep in other functions of the kernel than the rest: what they sleep for is worth a look.
+    """The ranks that sleep in other functions of the kernel (`channels`) than the rest: worth a look, no fault.
 
-    A collective of gloo waits for a lock (futex), `time.sleep` and a file for a timer or a disk. By itself this shows
-    no fault. `channels`: the functions in which each rank was seen asleep.
+    gloo's collective waits for a lock (futex), `time.sleep` and a file for a timer or a disk.
     """
     shares = {
         rank: {name: count / len(seen) for name, count in Counter(seen).items()}
@@ -240,10 +235,9 @@ def _blocks(
 
 
 def _stood_still(first: Pulse, last: Pulse) -> bool:
-    """Whether a rank has not woken up between two pulses, or has not gone to sleep: a pause, which shows nothing of steps.
+    """Whether a rank has not woken between two pulses, or has not gone to sleep: a pause shows nothing of steps.
 
-    Who waits for a collective on a GPU does not sleep; in each step its main thread does, at least while the
-    backward pass runs in a thread of autograd's.
+    On GPUs the main thread sleeps in each step, while the backward pass runs in autograd's thread.
     """
     asleep = asleep_share(first, last)
     return first.sleeps == last.sleeps and (asleep > _PAUSE_SHARE or asleep < 1 - _PAUSE_SHARE)
@@ -301,10 +295,7 @@ def _asleep(glances: Sequence[Glance], *, asleep: bool = True) -> list[Glance]:
 
 
 def _is_torn(glances: Sequence[Glance], place: str) -> bool:
-    """Whether the rank computes in the line in which it was seen asleep: it had run on when its stack was read.
-
-    It was seen there at work as often, and by nothing known to wait.
-    """
+    """Whether the rank computes in the line in which it was seen asleep: it ran on while its stack was read."""
     there = [glance for glance in glances if glance.place == place and not glance.awaited]
     asleep = len(_asleep(there))
     waits = any(glance.awaited for glance in glances if glance.place == place)

@@ -1,8 +1,8 @@
 """Measure steps under 0.3 s, too short for ten readings a second, by a burst of a hundred readings a second.
 
-At ten readings a second a step of 0.15 s looks alike after every 0.3 s, 1.4 s, 2.5 s: whatever shift is found
-may be some steps. A burst of some seconds shows the step itself. A longer rhythm that both leave is one if it
-stays where the readings are put together to a quarter of it: what is left of short steps there evens out.
+At ten readings a second a step of 0.15 s looks alike after 0.3 s, 1.4 s, 2.5 s. A burst shows the step; a
+longer rhythm counts if it stays where readings are put together to a quarter of it, which evens out short
+steps.
 """
 
 from collections.abc import Mapping, Sequence

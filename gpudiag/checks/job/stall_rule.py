@@ -45,11 +45,7 @@ class StallRule:
 
 
 def parse_stall_rule(text: str | None) -> StallRule:
-    """The rule that `--stall-after` gives: `20` or `20x` the step, or `90s`.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """The rule that `--stall-after` gives: `20` or `20x` the step, or `90s`. Raises UsageError: it is neither."""
     if text is None:
         return StallRule()
     match = _WRITTEN.fullmatch(text.strip())

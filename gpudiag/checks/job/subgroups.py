@@ -14,17 +14,15 @@ from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 
 # Calls by which all ranks of the job meet, whatever group they make.
-JOINS = frozenset(
-    ("init_process_group", "_store_based_barrier", "rendezvous", "new_group", "_new_process_group_helper")
-)
+JOINS = frozenset((
+    *("init_process_group", "_store_based_barrier", "rendezvous", "new_group", "_new_process_group_helper"),
+    "init_rpc",
+))  # fmt: skip
 _DEFAULT_GROUP = "0"
 
 
 def members_of(one: Position, job: Job) -> frozenset[int]:
-    """The ranks that belong to the group which a rank waits in; empty where that is not known.
-
-    As the rank's memory has them; else as flight records name the members of the group of that name.
-    """
+    """The ranks of the group that a rank waits in, by its memory, else by flight records; empty if unknown."""
     group = one.call.frame.group if one.call.frame is not None else None
     if group is None or one.call.operation in JOINS:
         return frozenset()
@@ -79,9 +77,8 @@ class _Call:
 def judge_missing_members(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
     """The finding for ranks that left out a call of a smaller group that they belong to, and wait further on.
 
-    Who waits in the smaller group is innocent, though it is missing in the others' call; unless most members
-    are further on, for then it made a call that was not due. Where it is unknown who is further on, the
-    missing members are named all the same: the call of the fewest shows most about who is missing.
+    Who waits in the smaller group is innocent, unless most members are further on: then its call was not due.
+    If that is unknown, the missing members are named: the call of the fewest shows most.
     """
     calls = [found for waits in groups if (found := _find_call(waiters, waits)) is not None]
     if not calls:

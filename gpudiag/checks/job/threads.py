@@ -20,21 +20,29 @@ _IDLE_FILES = (
 
 def with_training_threads(job: Job) -> Job:
     """The job with the thread that trains as each rank's main one, where main threads only wait for it."""
-    functions = {function for rank in job.ranks if (function := _training_function(rank.last)) is not None}
+    mains = [rank.last.main for rank in job.ranks]
+    # One that polls may wait for data; where all do, and a thread of each is elsewhere, they wait for that.
+    may_poll = all(main is not None and _only_waits(main, may_poll=True) for main in mains)
+    functions = {
+        function
+        for rank in job.ranks
+        if (function := _training_function(rank.last, may_poll=may_poll)) is not None
+    }
     if len(functions) != 1:
         return job
     function = functions.pop()
     return replace(
         job,
         ranks=tuple(
-            replace(rank, looks=tuple(_led_by(look, function) for look in rank.looks)) for rank in job.ranks
+            replace(rank, looks=tuple(_led_by(look, function, may_poll=may_poll) for look in rank.looks))
+            for rank in job.ranks
         ),
     )
 
 
-def _training_function(look: ProcessLook) -> tuple[str, str] | None:
+def _training_function(look: ProcessLook, *, may_poll: bool) -> tuple[str, str] | None:
     """The function with which a thread began that is in a collective, while the main one waits for a thread."""
-    if look.main is None or not _only_waits(look.main):
+    if look.main is None or not _only_waits(look.main, may_poll=may_poll):
         return None
     for thread in look.threads:
         own = own_frames(thread.frames)
@@ -43,11 +51,14 @@ def _training_function(look: ProcessLook) -> tuple[str, str] | None:
     return None
 
 
-def _only_waits(main: ThreadLook) -> bool:
+def _only_waits(main: ThreadLook, *, may_poll: bool) -> bool:
+    """Whether a main thread waits for a thread: in a join, a result, an event loop; with `may_poll` in a loop that asks."""
     place = next(
         (n for n, frame in enumerate(main.frames) if frame in own_frames(main.frames)), len(main.frames)
     )
     library = main.frames[:place]
+    if may_poll and any(frame.polls for frame in main.frames):
+        return main.state in _IDLE_STATES
     return (
         main.state in _IDLE_STATES
         and bool(library)
@@ -55,10 +66,10 @@ def _only_waits(main: ThreadLook) -> bool:
     )
 
 
-def _led_by(look: ProcessLook, function: tuple[str, str]) -> ProcessLook:
+def _led_by(look: ProcessLook, function: tuple[str, str], *, may_poll: bool) -> ProcessLook:
     """The look with the two threads' numbers exchanged, the one that began with that function first."""
     main = look.main
-    if main is None or not _only_waits(main):
+    if main is None or not _only_waits(main, may_poll=may_poll):
         return look
     for thread in look.threads:
         own = own_frames(thread.frames)

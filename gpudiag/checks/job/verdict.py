@@ -35,12 +35,14 @@ from gpudiag.checks.job.served import judge_served, mark_work_waits, places_of_s
 from gpudiag.checks.job.shared_groups import judge_shared_groups
 from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.waiters import Waiters
+from gpudiag.checks.job.ways import find_except
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
 from gpudiag.model.job import REMOVABLE, Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
+from gpudiag.reference.stacks import own_frames
 from gpudiag.reference.waits import GPU, RANKS
 
 # What a loader's worker may well do between two batches.
@@ -298,6 +300,8 @@ def _not_in(group: Group, waiters: Waiters) -> str:
     pronoun = "it" if len(group.positions) == 1 else "they"
     line = f" at {head.where}" if head.where else ""
     inner = f": {head.inner}" if head.inner else ""
+    if caught := find_except(own_frames(head.frames)):
+        inner += f"; an exception took {'it' if pronoun == 'it' else 'them'} there: `{caught}`"
     loop = f", in the loop {head.in_loop}" if head.in_loop else ""
     if all(one.waits_for_gpu for one in waiters.positions):
         return f"{group.name} {is_are(group.positions, head.words)}{line}{loop}{inner}, while {waiters.describe_for_gpu()}{waiters.since}"
@@ -309,9 +313,10 @@ def _not_in(group: Group, waiters: Waiters) -> str:
 
 def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[FindingKind, str] | None:
     """The kind of finding for ranks that others wait for, and the limit that is passed; None where it is no news."""
-    head, waited = group.head, waiters.since_seconds
+    head, since = group.head, waiters.since_seconds
+    waited = since or 0.0
     if head.kind == at.GONE:
-        gone = _kind_of_gone(waited, limits)
+        gone = _kind_of_gone(since, limits)
         return None if gone is None else (gone, "")
     if head.kind in _NEVER_TIMED:
         return kinds.OF_POSITION[head.kind], ""
@@ -319,25 +324,30 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
     if not works and head.kind in kinds.OF_POSITION and head.kind != GPU:
         # That they wait now, and stood still between the looks, is seen; a thread of backward passes shows
         # how long.
-        still = _longest(group, waiters.at_most_seconds if (waited or 0.0) >= limits.news else waited)
+        still = _longest(group, waiters.at_most_seconds if waited >= limits.news else since)
         if (head.on_disk or head.inner_kind in _MAY_BE_SLOW) and still < limits.disk:
             who = "a disk may be busy" if head.on_disk else "a loader may be slow"
             if head.kind == at.COMPILER:
                 who = "its processes may wait for a server"
             limit = f"; {who}: after {limits.disk:g} s it is called a hang"
-            return None if (waited or 0.0) < limits.alone else (kinds.NOT_YET, limit)
+            return None if waited < limits.alone else (kinds.NOT_YET, limit)
         if head.kind == at.SLEEP and is_first_meeting(waiters) and still < limits.absent:
             limit = f"; ranks may still be starting: after {limits.absent:g} s it is called a hang"
             return None if still < limits.still else (kinds.NOT_YET, limit)
+        tries = head.kind == at.SLEEP and bool(find_except(own_frames(head.frames)))
+        if tries and (waiters.at_most_seconds or 0.0) < limits.alone:
+            limit = (
+                f"; it may try again: once the others have waited for {limits.alone:g} s it is called a hang"
+            )
+            return None if still < limits.still else (kinds.NOT_YET, limit)
         if still >= limits.still:
             return kinds.OF_POSITION[head.kind], ""
-        if still < limits.news and (waited or 0.0) < limits.still:
+        if still < limits.news and waited < limits.still:
             return None
         return (
             kinds.NOT_YET,
             f"; it has not moved for {still:.1f} s, which is less than {limits.still:g} s",
         )
-    waited = waited or 0.0
     is_endless = head.in_loop and not (head.polls and head.moves)
     if is_endless and waited >= limits.loop:
         return kinds.LOOP, ""

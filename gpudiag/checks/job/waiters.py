@@ -9,6 +9,7 @@ from gpudiag.checks.job.groups import (
     group_alike,
     is_are,
     name_positions,
+    peer_of,
 )
 from gpudiag.checks.job.movement import backward_seconds_ago
 from gpudiag.checks.job.position import Position
@@ -103,6 +104,8 @@ def describe_call(group: Group) -> str:
     if not head.call.operation and head.kind != at.STORE:
         what = "the operation"
     of = _of_group(group)
+    if (peer := peer_of(head)) is not None:
+        of = f" {'to' if head.call.operation == 'send' else 'from'} rank {peer}{of}"
     return f"{what}{of} ({head.where})" if head.where else f"{what}{of}"
 
 

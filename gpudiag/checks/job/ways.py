@@ -1,17 +1,20 @@
-"""By which way ranks came to different calls: an exception, a branch, another step; and who of two is further on."""
+"""How ranks came to different calls: an exception, a branch, another step; and who of two is further on."""
 
 import re
+from collections.abc import Sequence
 
 from gpudiag.checks.job import kinds
-from gpudiag.checks.job.groups import Group
+from gpudiag.checks.job.groups import Group, is_are
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.job import Frame
 from gpudiag.reference.stacks import changed_counters, own_frames
 
 _ASKS_RANK = re.compile(
-    r"^(else of |after )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE
+    r"^(else of |after )?if .*(rank|is_(main|global_zero|local_main|first)|master|main_process|process_zero|primary|leader|chief)",
+    re.IGNORECASE,
 )
+_HANDLER_FRAMES = 3  # a handler may call what sleeps, or asks a user
 NAMES_OF_RANKS = frozenset(("rank", "r", "local_rank", "global_rank", "world_rank", "place", "pid"))
 
 
@@ -33,8 +36,18 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
     ]
     steps = ", ".join(differing[:2])
     branch = _branch(odd.head, most.head)
-    words = "".join(f"; {one}" for one in (branch, steps) if one)
+    words = (
+        "".join(f"; {one}" for one in (branch, steps) if one)
+        or _who_is_past(odd, most)
+        or _way_past(odd, most)
+    )
     return kinds.OTHER_COLLECTIVE, words
+
+
+def find_except(frames: Sequence[Frame]) -> str:
+    """The `except OSError (line 18)` around the user's line or its callers, by which a rank came there; empty for none."""
+    around = (around for frame in frames[:_HANDLER_FRAMES] for around in frame.inside)
+    return next((one for one in around if one.startswith("except")), "")
 
 
 def _divergence(odd: Position, most: Position) -> tuple[Frame, Frame] | None:
@@ -47,14 +60,38 @@ def _divergence(odd: Position, most: Position) -> tuple[Frame, Frame] | None:
     return None
 
 
+def _who_is_past(odd: Group, most: Group) -> str:
+    """Words for ranks that are past the line in which the others are; empty where a loop may have brought them back."""
+    frames = _divergence(odd.head, most.head)
+    if frames is None or any(
+        one.startswith(("for ", "while ")) for one in frames[0].inside + frames[1].inside
+    ):
+        return ""
+    (behind, line), (past, _) = sorted(zip((odd, most), frames, strict=True), key=lambda one: one[1].line)
+    where = f"`{line.text}` ({line.place})" if line.text else line.place
+    return f"; {past.name} {is_are(past.positions, 'is')} past {where}, where {behind.name} still {is_are(behind.positions, 'is')}"
+
+
+def _way_past(odd: Group, most: Group) -> str:
+    """Words for a condition before both lines that leads away from them; empty for none."""
+    frames = _divergence(odd.head, most.head)
+    if frames is None:
+        return ""
+    guards = [one for one in frames[0].inside if one.startswith("after if ") and one in frames[1].inside]
+    return (
+        f"; a rank that alone takes the `{guards[0].removeprefix('after ')}` before them leaves out calls"
+        if guards
+        else ""
+    )
+
+
 def _swallowed_between(odd: Position, most: Position) -> str:
     """Words for a `try` that the many are in and the odd one has left, or whose `except` the odd one is in."""
     frames = _divergence(odd, most)
     if frames is None:
         return ""
     one, other = frames
-    caught = next((around for around in one.inside if around.startswith("except")), "")
-    if caught:
+    if caught := find_except((one,)):
         return f"it is in the `{caught}` of {one.place.partition(':')[0]}: an exception took it there"
     tried = next(
         (around for around in other.inside if around.startswith("try") and around not in one.inside), ""
@@ -97,10 +134,9 @@ def is_counter(name: str) -> bool:
 
 
 def order_of(one: Position, other: Position) -> int:
-    """1 where one rank is further on in the program than the other, -1 where it is behind, 0 where that is unknown.
+    """1 where one rank is further on than the other, -1 where it is behind, 0 if unknown.
 
-    By the counters of the loops that both are in; where these are equal, by the lines of the function in
-    which they part.
+    By the counters of loops that both are in; if equal, by the lines of the function in which they part.
     """
     for name, (theirs, own) in changed_counters(other.frames, one.frames).items():
         if is_counter(name) and name not in NAMES_OF_RANKS:

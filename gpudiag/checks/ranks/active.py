@@ -17,6 +17,7 @@ from gpudiag.checks.registry import (
     Level,
     check,
     could_not_look,
+    in_use,
     judged,
 )
 from gpudiag.checks.subjects import name_device
@@ -114,12 +115,13 @@ def active_coverage(context: Context) -> Judgement:
     left_out += filter(None, (why_not_tested(context, tests),))
     others = [f"{one.name}: {one.reason}" for one in measured.untested if not (one.in_use or one.full)]
     if left_out:
-        return _skip(f"{NOT_TESTED}: {'; '.join((*left_out, *others))}")
+        return in_use(f"{NOT_TESTED}: {'; '.join((*left_out, *others))}")
     if measured.shared:
         beside = "; ".join(f"{one.name}: {one.reason}" for one in measured.shared)
-        return _skip(f"{NOT_TESTED} for speed, because others use it: {beside}")
+        return in_use(f"{NOT_TESTED} for speed, because others use it: {beside}")
     if others:
-        return _skip(f"left out: {'; '.join(others)}")
+        words = f"left out: {'; '.join(others)}"
+        return Judgement(Outcome.SKIP, reason=words, missing_reason=MissingReason.NOT_ASKED)
     return judged() if measured.done else could_not_look("no active test was completed on every rank")
 
 
@@ -145,7 +147,7 @@ def bandwidth_data(context: Context) -> Judgement:
     if not worst and (not compared or len(compared) < planned):
         return could_not_look("not every rank's copies were compared")
     if not worst and not measured.bandwidth:
-        return _skip(f"{NOT_TESTED}: {why_not_tested(context, COPIES)}")
+        return in_use(f"{NOT_TESTED}: {why_not_tested(context, COPIES)}")
     findings = (
         COPY_CORRUPTED.finding(
             RankSubject(rank, measured.host),
@@ -184,10 +186,6 @@ def has_all(context: Context, test: str, ranks: Collection[int]) -> bool:
     measured = active_of(context)
     without = {one.rank for one in measured.not_tested if one.test == test}
     return len({*ranks, *without}) >= measured.world_size
-
-
-def _skip(words: str) -> Judgement:
-    return Judgement(Outcome.SKIP, reason=words, missing_reason=MissingReason.NOT_ASKED)
 
 
 def active_of(context: Context) -> ActiveMeasurement:

@@ -36,6 +36,7 @@ from gpudiag.checks.registry import (
     check,
     could_not_look,
     does_not_apply,
+    in_use,
     judged,
 )
 from gpudiag.model.active import (
@@ -164,10 +165,10 @@ def bandwidth_peer(context: Context) -> Judgement:
     if len([one for one in results if one.rank not in without]) < (others + 1 - len(without)) * others:
         return could_not_look("not every pair of GPUs gave a result")
     if not results:
-        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (PEER_COPY,))}")
+        return in_use(f"{NOT_TESTED}: {why_not_tested(context, (PEER_COPY,))}")
     results = [one for one in results if not is_shared(measured, one.device_uuid, one.peer_uuid)]
     if not results:
-        return does_not_apply(why_shared(measured))
+        return in_use(why_shared(measured))
     results = [one for one in results if is_long_enough(one)]
     if not results:
         return does_not_apply(_TOO_SHORT)
@@ -195,10 +196,10 @@ def _judge_gpus(context: Context, tests: tuple[str, ...], opinions: Opinions, ki
         if not has_all(context, test, [result.rank for result in results if result.test == test]):
             return could_not_look("not every GPU gave a result")
     if not results:
-        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, tests)}")
+        return in_use(f"{NOT_TESTED}: {why_not_tested(context, tests)}")
     results = [result for result in results if not is_shared(measured, result.device_uuid)]
     if not results:
-        return does_not_apply(why_shared(measured))
+        return in_use(why_shared(measured))
     results = [result for result in results if is_long_enough(result)]
     if not results:
         return does_not_apply(_TOO_SHORT)

@@ -33,6 +33,7 @@ from gpudiag.checks.registry import (
     check,
     could_not_look,
     does_not_apply,
+    in_use,
     judged,
 )
 from gpudiag.model.active import (
@@ -168,10 +169,10 @@ def compute_matmul(context: Context) -> Judgement:
     if not has_all(context, MATMUL, [result.rank for result in measured.compute]):
         return could_not_look("not every GPU gave a result")
     if not measured.compute:
-        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (MATMUL,))}")
+        return in_use(f"{NOT_TESTED}: {why_not_tested(context, (MATMUL,))}")
     results = [one for one in measured.compute if not is_shared(measured, one.device_uuid)]
     if not results:
-        return does_not_apply(why_shared(measured))
+        return in_use(why_shared(measured))
     verdicts = [_judge_matmul(context, result, results) for result in results]
     if not any_opinion(verdicts):
         return does_not_apply(
@@ -205,7 +206,7 @@ def compute_determinism(context: Context) -> Judgement:
     if not findings and not has_all(context, DETERMINISM, [one.rank for one in measured.determinism]):
         return could_not_look("not every rank gave its results")
     if not measured.determinism:
-        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (DETERMINISM,))}")
+        return in_use(f"{NOT_TESTED}: {why_not_tested(context, (DETERMINISM,))}")
     return judged(*findings)
 
 
@@ -227,7 +228,7 @@ def memory_patterns(context: Context) -> Judgement:
     if not has_all(context, MEMORY_PATTERNS, [one.rank for one in measured.patterns]):
         return could_not_look("not every rank tested its memory")
     if not measured.patterns:
-        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (MEMORY_PATTERNS,))}")
+        return in_use(f"{NOT_TESTED}: {why_not_tested(context, (MEMORY_PATTERNS,))}")
     short = [result for result in measured.patterns if result.tested_bytes < result.wanted_bytes]
     if short:
         first = short[0]
@@ -253,10 +254,10 @@ def compute_sustained(context: Context) -> Judgement:
     if not has_all(context, SUSTAINED, [one.rank for one in measured.sustained]):
         return could_not_look("not every GPU was under load to the end")
     if not measured.sustained:
-        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (SUSTAINED,))}")
+        return in_use(f"{NOT_TESTED}: {why_not_tested(context, (SUSTAINED,))}")
     results = [one for one in measured.sustained if not is_shared(measured, one.device_uuid)]
     if not results:
-        return does_not_apply(why_shared(measured))
+        return in_use(why_shared(measured))
     return judged(*(finding for result in results for finding in _judge_load(context, result)))
 
 
@@ -276,7 +277,7 @@ def compute_heat(context: Context) -> Judgement:
     if not has_all(context, SUSTAINED, [one.rank for one in measured.sustained]):
         return could_not_look("not every GPU was under load to the end")
     if not measured.sustained:
-        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (SUSTAINED,))}")
+        return in_use(f"{NOT_TESTED}: {why_not_tested(context, (SUSTAINED,))}")
     loads = [result for result in measured.sustained if result.seconds >= _LEAST_LOAD_SECONDS]
     if not loads:
         return does_not_apply(f"the load was shorter than {_LEAST_LOAD_SECONDS / _MINUTE:.0f} minutes")

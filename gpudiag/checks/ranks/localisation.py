@@ -24,7 +24,7 @@ _SPEED_BASIS = Basis(
     " disjoint pairs in three rounds (all pairs of up to eight nodes), suspects again with two good nodes or with each"
     " other, then all nodes at once in rings.",
     limit="0.9 of the median of the nodes' best with NCCL, 0.6 with gloo, or five robust standard deviations if that"
-    " is less; under load 0.6 of that. In every exchange of the node, or of the pair if both are good with other nodes.",
+    " is less; under load 0.6 of that; of the uplinks of a leaf together five standard errors and 1.5 %. In every exchange of the node, or of the pair if both are good with other nodes.",
     look_also=("ib_write_bw", "ethtool -S", "nvidia-smi topo -m", "rank.late", "network.path_lossy"),
 )
 _TAIL_BASIS = Basis(
@@ -263,6 +263,19 @@ def _kind_of(suspect: Suspect) -> FindingKind:
     return NODE_SLOW if suspect.rail is None else RAIL_SLOW
 
 
+def _message_of_uplinks_together(suspect: Suspect) -> str:
+    """Which leaf, by how much; not which uplink, for each pair uses all of them."""
+    assert suspect.value is not None  # noqa: S101 - of what is slow under load both are known
+    assert suspect.usual is not None  # noqa: S101
+    (leaf,) = suspect.switches
+    lack = 1 - suspect.value / suspect.usual
+    return (
+        f"{suspect.exchanges} nodes of {leaf} at once exchanged {format_rate(suspect.value)} with other leaves, where"
+        f" {format_rate(suspect.usual)} is usual ({lack:.1%} less): its uplinks together are slow. One or more of them are"
+        " slow or down, or it has fewer; no pair of nodes alone is slow"
+    )
+
+
 def _message_of_part(suspect: Suspect, part: FabricPart, found: Localisation) -> str:
     """With labels: how many of the exchanges that passed the part were bad, and what follows."""
     node = _name(found.nodes[suspect.nodes[0]], found) if suspect.nodes else ""
@@ -289,6 +302,8 @@ def _rail(suspect: Suspect, found: Localisation) -> str:
 
 
 def _message(suspect: Suspect, found: Localisation) -> str:
+    if suspect.part is FabricPart.UPLINKS and suspect.under_load:
+        return _message_of_uplinks_together(suspect)
     if suspect.part is not None:
         return _message_of_part(suspect, suspect.part, found)
     names = [_name(found.nodes[node], found) for node in suspect.nodes]

@@ -15,6 +15,7 @@ from gpudiag.checks.registry import (
     Level,
     check,
     does_not_apply,
+    in_use,
     judged,
     not_readable,
 )
@@ -209,7 +210,7 @@ def cuda_context(context: Context) -> Judgement:
         )
     )
     if kind.code == _NO_MEMORY and full:
-        return does_not_apply(f"{NOT_TESTED}, because others hold the memory: {'; '.join(full)}")
+        return in_use(f"{NOT_TESTED}, because others hold the memory: {'; '.join(full)}")
     where = f" on {', '.join(map(name_device, without))}" if without else ""
     subject = device_subject(context.snapshot, without[0]) if len(without) == 1 else _subject(context)
     message = f"no CUDA context starts{where}: {shorten_text(starts.detail.splitlines()[0], 160)}"

@@ -53,10 +53,9 @@ def _ask() -> list[Any]:
 
 
 def _load() -> Any:
-    """The module GPUtil.GPUtil; None where it is not installed.
+    """The module GPUtil.GPUtil; None if it is not installed.
 
-    GPUtil 1.4.0 imports distutils, gone from Python 3.12, for one function that it calls on Windows
-    only. A stub serves, and saves importing setuptools where that provides its own.
+    GPUtil 1.4.0 imports distutils, gone from Python 3.12, for Windows only: a stub serves.
     """
     spawn = types.ModuleType("distutils.spawn")
     spawn.find_executable = shutil.which  # type: ignore[attr-defined]
@@ -73,10 +72,7 @@ def _load() -> Any:
 
 
 def _recording(popen: Any, runs: list[dict[str, Any]]) -> Any:
-    """A subclass of GPUtil's Popen: nvidia-smi dies with us, and its status and output are kept in `runs`.
-
-    GPUtil ignores the exit status, and all output but the columns that it splits.
-    """
+    """A subclass of GPUtil's Popen that keeps status and output in `runs`; nvidia-smi dies with us."""
 
     class RecordingPopen(popen):  # type: ignore[misc]
         def __init__(self, argv: Any, **options: Any) -> None:

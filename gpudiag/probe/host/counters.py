@@ -55,11 +55,7 @@ def parse_interfaces(text: str) -> tuple[int, int]:
 
 
 def parse_steal_seconds(text: str) -> float:
-    """Steal time in seconds, from /proc/stat: processor time that the hypervisor gave to others.
-
-    Raises:
-        Absent: there is no such column.
-    """
+    """Seconds that the hypervisor gave to others, from /proc/stat. Raises Absent: there is no such column."""
     columns = text.splitlines()[0].split() if text else []
     if len(columns) <= _STEAL_COLUMN or columns[0] != "cpu":
         raise Absent(ERROR, "/proc/stat has no line for all processors")
@@ -67,11 +63,7 @@ def parse_steal_seconds(text: str) -> float:
 
 
 def parse_throttled_seconds(text: str) -> float:
-    """The seconds for which a control group was throttled, from its cpu.stat (cgroup v2 or v1).
-
-    Raises:
-        Absent: the group counts no throttling.
-    """
+    """Seconds for which a control group was throttled (cpu.stat). Raises Absent: it counts none."""
     seconds = throttled_seconds(parse_numbers(text))
     if seconds is None:
         raise Absent(NOT_SUPPORTED, "the control group does not count throttling")
@@ -79,11 +71,7 @@ def parse_throttled_seconds(text: str) -> float:
 
 
 def parse_vmstat(text: str, counter: str) -> int:
-    """A counter of /proc/vmstat.
-
-    Raises:
-        Absent: this kernel does not count it.
-    """
+    """A counter of /proc/vmstat. Raises Absent: this kernel does not count it."""
     for line in text.splitlines():
         name, _, number = line.partition(" ")
         if name == counter:

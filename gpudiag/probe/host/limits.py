@@ -35,11 +35,7 @@ def read_process_limits(root: str = "/") -> dict[str, Any]:
 
 
 def parse_limit(text: str, name: str) -> int | None:
-    """The soft limit called `name`; None where it is unlimited.
-
-    Raises:
-        Absent: there is no such line.
-    """
+    """The soft limit called `name`; None where it is unlimited. Raises Absent: there is no such line."""
     for line in text.splitlines():
         if line.startswith(name):
             soft = line[len(name) :].split()[0]
@@ -86,21 +82,14 @@ def _hierarchy(root: str) -> tuple[int, dict[str, str]]:
 
 
 def _upwards(root: str, top: str, path: str) -> list[str]:
-    """The visible directories of the group and its ancestors, innermost first.
-
-    In a container with its own cgroup namespace the path may not be visible: only the top is then left.
-    """
+    """The visible directories of the group and its ancestors, innermost first; in a container perhaps one."""
     parts = [part for part in path.split("/") if part not in ("", "..")]
     candidates = ["/".join((top, *parts[:depth])) for depth in range(len(parts), -1, -1)]
     return [path for path in (os.path.join(root, one) for one in candidates) if os.path.isdir(path)]
 
 
 def _tightest(groups: list[str], name: str, parse: Callable[[str], Any]) -> Any:
-    """The smallest of the limits that the groups set; None where none sets one.
-
-    Raises:
-        Absent: no group shows such a file.
-    """
+    """The smallest limit of the groups; None if none sets one. Raises Absent: no group has such a file."""
     texts = [
         _text(os.path.join(group, name)) for group in groups if os.path.exists(os.path.join(group, name))
     ]
@@ -163,11 +152,7 @@ def read_filesystems(root: str, environment: Mapping[str, str]) -> list[dict[str
 
 
 def read_shared_memory_available(root: str = "/") -> int:
-    """The bytes available in /dev/shm.
-
-    Raises:
-        Absent: nothing under this root shows it.
-    """
+    """The bytes available in /dev/shm. Raises Absent: nothing under this root shows it."""
     if root == "/":
         shm = os.statvfs(_SHARED_MEMORY)
         return shm.f_bavail * shm.f_frsize

@@ -1,7 +1,6 @@
-"""Facts about the machine around the GPUs, all read under one root.
+"""Facts about the machine around the GPUs as plain data, read under one root.
 
-Run in a guarded child: a faulty network card or PCI bus can block a read of its files. The facts are
-plain data here; `answer.py` makes a noun of them.
+Run in a guarded child: a faulty network card or PCI bus can block a read of its files.
 """
 
 from __future__ import annotations
@@ -153,10 +152,9 @@ def _preloaded(root: str) -> list[str]:
 
 
 def read_memory_only_nodes(root: str = "/") -> int:
-    """Bytes in use on the NUMA nodes that have memory and no processor, page cache included.
+    """Bytes in use on NUMA nodes without a processor, page cache included: GPUs' memory on GH200 and GB200.
 
-    On GH200 and GB200 the system uses the GPUs' memory as such nodes, unless the driver keeps it to itself
-    (NVIDIA, "Understanding Memory Management on Hardware-Coherent Platforms", 2025).
+    Source: NVIDIA, "Understanding Memory Management on Hardware-Coherent Platforms", 2025.
 
     Raises:
         Absent: there is no such node.
@@ -182,11 +180,7 @@ def _nodes(root: str, name: str) -> str:
 
 
 def _field(text: str, name: str) -> str:
-    """The value behind `name:` in a file of such lines.
-
-    Raises:
-        Absent: there is no such line.
-    """
+    """The value behind `name:` in a file of such lines. Raises Absent: there is no such line."""
     for line in text.splitlines():
         found, _, value = line.partition(":")
         if found.strip() == name:

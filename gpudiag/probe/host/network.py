@@ -98,11 +98,7 @@ _UP, _LOOPBACK = 0x1, 0x8  # IFF_UP and IFF_LOOPBACK of net_device flags (linux/
 
 
 def read_interfaces(root: str = "/") -> list[dict[str, Any]]:
-    """One sheet's document per interface, by name.
-
-    Raises:
-        FileNotFoundError: the machine shows no /sys/class/net.
-    """
+    """One sheet's document per interface. Raises FileNotFoundError: there is no /sys/class/net."""
     addresses = read_addresses(root)
     directory = os.path.join(root, "sys/class/net")
     names = [name for name in os.listdir(directory) if os.path.isdir(os.path.join(directory, name))]
@@ -155,11 +151,7 @@ _COUNTERS = (
 
 
 def read_infiniband_ports(root: str = "/") -> list[dict[str, Any]]:
-    """One sheet's document per port of each device, in the order of their names.
-
-    Raises:
-        FileNotFoundError: no RDMA driver is loaded.
-    """
+    """One sheet's document per port of each device. Raises FileNotFoundError: no RDMA driver is loaded."""
     directory = os.path.join(root, "sys/class/infiniband")
     found = []
     for device in sorted(os.listdir(directory), key=order_of_name):
@@ -195,11 +187,7 @@ def _counters(place: str) -> dict[str, int]:
 
 
 def parse_state(text: str) -> str:
-    """The word of a state such as `4: ACTIVE`.
-
-    Raises:
-        Absent: it has no colon.
-    """
+    """The word of a state such as `4: ACTIVE`. Raises Absent: it has no colon."""
     _, colon, word = text.partition(":")
     if not colon:
         raise Absent(ERROR, f"the kernel reports {text!r}")
@@ -207,11 +195,7 @@ def parse_state(text: str) -> str:
 
 
 def parse_rate(text: str) -> float:
-    """The Gbit/s in a rate such as `400 Gb/sec (4X NDR)`.
-
-    Raises:
-        Absent: the port has no rate.
-    """
+    """The Gbit/s in a rate such as `400 Gb/sec (4X NDR)`. Raises Absent: the port has no rate."""
     words = text.split()
     if not words or float(words[0]) == 0:
         raise Absent(NOT_SUPPORTED, f"the kernel reports {text!r}")

@@ -1,4 +1,4 @@
-"""The NVIDIA functions on the PCI bus, as the kernel and NVIDIA's driver show them, and the bridges above them."""
+"""The NVIDIA functions on the PCI bus, by the kernel and NVIDIA's driver, and the bridges above them."""
 
 from __future__ import annotations
 
@@ -111,11 +111,7 @@ def _driver(directory: str) -> str:
 
 
 def parse_numa_node(text: str) -> int:
-    """The NUMA node of a device.
-
-    Raises:
-        Absent: the kernel writes -1, which means that the firmware names none.
-    """
+    """The NUMA node of a device. Raises Absent: the kernel writes -1, as the firmware names none."""
     node = int(text)
     if node < 0:
         raise Absent(NOT_SUPPORTED, "the firmware names no NUMA node for it")
@@ -143,11 +139,7 @@ def _width(directory: str, name: str) -> int:
 
 
 def parse_width(text: str) -> int:
-    """The number of lanes of a link.
-
-    Raises:
-        Absent: PCIe has no such width, as on a link whose registers read as all ones.
-    """
+    """The number of lanes of a link. Raises Absent: PCIe has no such width (registers read all ones)."""
     width = int(text)
     if width not in _WIDTHS:
         raise Absent(ERROR, f"the kernel reports {width} lanes")
@@ -177,11 +169,8 @@ _ACS, _ACS_CONTROL, _REDIRECT = 0x000D, 6, 0x0C
 def read_redirecting_bridges(root: str = "/") -> list[str]:
     """The bus ids of the bridges above NVIDIA GPUs that redirect peer traffic.
 
-    Raises:
-        Absent: NO_PERMISSION where the configuration space is shown to root only; NOT_SUPPORTED where there
-            is no
-            bridge above a GPU, as in a virtual machine: what its host's bridges do is for its host to look
-            at.
+    Raises: Absent: NO_PERMISSION if only root sees the configuration space; NOT_SUPPORTED without a bridge
+    (in a guest).
     """
     bridges = sorted(set(_bridges(os.path.join(root, "sys/bus/pci/devices"))))
     if not bridges:
@@ -210,11 +199,7 @@ def _redirects(bridge: str) -> bool:
 
 
 def parse_acs_control(space: bytes) -> int:
-    """The ACS control register in a PCIe configuration space; 0 where the function has no ACS.
-
-    Raises:
-        Absent: the list of capabilities does not end.
-    """
+    """The ACS control register in a configuration space; 0 without. Raises Absent: its list has no end."""
     at = _EXTENDED
     for _ in range(_MAX_CAPABILITIES):
         if at < _EXTENDED or at + 8 > len(space):
@@ -246,11 +231,7 @@ def read_kernel_driver(root: str = "/") -> tuple[str, str]:
 
 
 def parse_kernel_driver(text: str) -> tuple[str, str]:
-    """Version and flavor in the text of /proc/driver/nvidia/version.
-
-    Raises:
-        Absent: it names no version.
-    """
+    """Version and flavor in the text of /proc/driver/nvidia/version. Raises Absent: it names no version."""
     version = _VERSION.search(f"{text}\n")
     if version is None:
         raise Absent(ERROR, f"no version in {text[:80]!r}")

@@ -72,7 +72,7 @@ def _place(folder: str, kind: str, rdma: list[str], interfaces: list[str]) -> di
 
 
 def _above(folder: str) -> tuple[str, list[str]]:
-    """The host bridge as the kernel names it, `pci0000:50`, and the bus ids of the bridges below it, from the top."""
+    """The host bridge by the kernel's name, `pci0000:50`, and the bus ids of the bridges below it."""
     bridges: list[str] = []
     above = os.path.dirname(folder)
     while _ADDRESS.fullmatch(os.path.basename(above)):
@@ -82,11 +82,7 @@ def _above(folder: str) -> tuple[str, list[str]]:
 
 
 def _by_address(directory: str) -> dict[str, list[str]]:
-    """The names in a folder of /sys/class, by the PCI address of the function that each belongs to.
-
-    A subfunction hangs below its function; what no PCI function has (loopback, bridges, SoftiWARP) is left
-    out.
-    """
+    """The names in a folder of /sys/class by PCI address; a subfunction has its function's."""
     found: dict[str, list[str]] = {}
     try:
         names = sorted(os.listdir(directory), key=order_of_name)

@@ -1,7 +1,6 @@
 """What /proc shows of a process that NVML lists, and the container that a process runs in.
 
-Run in a guarded child: reading the command line of a process that is stuck in the driver can itself
-block forever.
+Run in a guarded child: the command line of a process stuck in the driver can block forever.
 """
 
 from __future__ import annotations
@@ -40,12 +39,10 @@ _OF_MACHINE = (
 
 
 def read_job_cgroup(root: str = "/") -> str:
-    """The batch job in whose control group this process is, `Slurm job 7`: its devices may be the job's alone.
-
-    A shell that pam_slurm_adopt has let in is in the job's control group, and has none of its variables.
+    """The batch job in whose control group this process is (`Slurm job 7`), also by pam_slurm_adopt.
 
     Raises:
-        Absent: it is in that of no job.
+        Absent: it is in none.
     """
     text = _text_in(root, _CGROUP[1:])
     slurm = _SLURM_JOB.search(text)
@@ -58,10 +55,9 @@ def read_job_cgroup(root: str = "/") -> str:
 
 
 def read_process(pid: int, root: str = "/") -> dict[str, Any]:
-    """A sheet's document: `visible`, `user`, `command`, `container_id`, `state`, `started_at`, `slurm_job_id`.
+    """A sheet: `visible`, `user`, `command`, `container_id`, `state`, `started_at`, `slurm_job_id`.
 
-    The start is in Unix time. In a container NVML reports the host's pids, which the container's /proc
-    does not know.
+    The start is in Unix time. In a container NVML has the host's pids, which its /proc does not know.
     """
     directory = os.path.join(root, "proc", str(pid))
     sheet = Sheet(_reason_of)
@@ -83,10 +79,7 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
 
 
 def stat_of_process(pid: int, root: str = "/") -> Stat | None:
-    """What the kernel counts of a process; None where /proc does not show it.
-
-    A command line and what else a process was started with stay the same as long as its start does.
-    """
+    """What the kernel counts of a process; None if /proc does not show it. Its start identifies it."""
     try:
         stat = read_stat(pid, root=os.path.join(root, "proc"))
         _ = stat.state, stat.start_ticks
@@ -96,11 +89,7 @@ def stat_of_process(pid: int, root: str = "/") -> Stat | None:
 
 
 def read_parents(stat: Stat, root: str = "/") -> list[dict[str, Any]]:
-    """Who started a process and who started that one, the nearest first: pid and command line of each.
-
-    The machine's own (process 1, what runs sessions and containers) are left out, as they have started
-    everything.
-    """
+    """Who started a process, and so on, the nearest first: pid and command line of each but the machine's."""
     found: list[dict[str, Any]] = []
     pid = stat.parent_pid
     while pid > 1 and len(found) < _MOST_PARENTS:
@@ -178,10 +167,10 @@ def parse_container_id(cgroup: str) -> str:
 
 
 def _slurm_job_id(directory: str) -> int:
-    """The Slurm job that the process belongs to: by its cgroup, which it cannot choose, else by its environment.
+    """The Slurm job of the process, by its cgroup, which it cannot choose, else by its environment.
 
     Raises:
-        Absent: it belongs to none, or its environment is another user's.
+        Absent: it has none, or its environment is another user's.
     """
     try:
         found = parse_slurm_job(_text(directory, "cgroup"))
@@ -250,11 +239,7 @@ _KERNEL_THREAD = "kthreadd"  # process 2 there, and in no other namespace
 
 
 def read_container(root: str = "/") -> dict[str, Any] | None:
-    """The runtime's name, the container's id and the sign of it as a sheet's document; None outside a container.
-
-    A virtual machine may run the files of a container's image, with the marks that they hold: it is no
-    container.
-    """
+    """Runtime, id and sign of the container as a sheet's document; None outside, and in a virtual machine."""
     cgroup = _text_in(root, _CGROUP[1:])
     mounted = parse_mounted_roots(_text_in(root, _MOUNTS[1:]))
     found = _name_runtime(root, cgroup, mounted)
@@ -294,7 +279,7 @@ def _name_runtime(root: str, cgroup: str, mounted: list[str]) -> tuple[str, str]
 
 
 def _has_layers(root: str) -> bool:
-    """Whether the root is a stack of an image's layers, or processes are in a namespace that is not the first."""
+    """Whether the root is a stack of an image's layers, or processes are not in the first namespace."""
     rows = [line.partition(" - ") for line in _text_in(root, _MOUNTS[1:]).splitlines()]
     kinds = [after.split()[0] for before, _, after in rows if before.split()[4:5] == ["/"] and after.split()]
     try:
@@ -305,10 +290,7 @@ def _has_layers(root: str) -> bool:
 
 
 def _is_machine_itself(root: str) -> bool:
-    """Whether process 1 is the kernel's own first process, and has the root that this process has.
-
-    Apptainer and `docker run --pid=host` leave the first namespace of processes, and have another root.
-    """
+    """Whether process 1 is the kernel's first, with our root: not so under Apptainer and `--pid=host`."""
     try:
         namespace = os.readlink(os.path.join(root, "proc/self/ns/pid"))
     except OSError:

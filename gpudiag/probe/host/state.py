@@ -1,7 +1,6 @@
 """How the host is set up and how it is doing: what only a judgement of the host needs.
 
-Run in a guarded child: asking a network file system or a name server can block forever. Each topic is
-read in a thread of its own and sent when it is done, so that one that hangs costs only itself.
+Run in a guarded child, a thread for each topic: a file system or name server that hangs costs its topic.
 """
 
 from __future__ import annotations
@@ -63,11 +62,7 @@ def _numa_nodes(root: str) -> list[dict[str, Any]]:
 
 
 def _governors(root: str) -> list[str]:
-    """Each governor in use, once.
-
-    Raises:
-        Absent: no processor's frequency can be chosen, as in most virtual machines.
-    """
+    """Each governor in use, once. Raises Absent: no frequency can be chosen, as in most virtual machines."""
     directory = os.path.join(root, "sys/devices/system/cpu")
     found = set()
     for name in os.listdir(directory):
@@ -104,7 +99,7 @@ _HYPER_V = ("Microsoft Corporation", "Virtual Machine")
 
 
 def _is_virtual(root: str) -> bool:
-    """Whether a hypervisor shows: in sysfs, in the processor's flags (x86), in the device tree or the firmware's tables (Arm)."""
+    """Whether a hypervisor shows: in sysfs, processor flags (x86), device tree or firmware tables (Arm)."""
     if os.path.exists(os.path.join(root, "sys/hypervisor/type")):
         return True
     if os.path.exists(os.path.join(root, "proc/device-tree/hypervisor")):
@@ -156,7 +151,7 @@ def read_clock(root: str = "/") -> dict[str, Any]:
 
 
 def _is_synchronized(root: str) -> bool:
-    """Whether the clock is synchronized, by adjtimex(2); under another root, by systemd-timesyncd's file.
+    """Whether the clock is synchronized: adjtimex(2); under another root, systemd-timesyncd's file.
 
     Raises:
         Absent: nothing under this root shows it.
@@ -195,11 +190,7 @@ def _command(root: str, pid: str) -> str:
 
 
 def _version(root: str) -> str:
-    """The version that the fabric manager logged when it last started.
-
-    Raises:
-        Absent: the log does not show it.
-    """
+    """The version that the fabric manager logged at its last start. Raises Absent: it logged none."""
     with open(os.path.join(root, _LOG), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
         found = _VERSION.findall(file.read())
@@ -268,11 +259,7 @@ def read_user(root: str = "/") -> str:
 
 
 def read_name_addresses(root: str = "/") -> list[str]:
-    """The addresses that the host's own name resolves to, which other ranks and gloo would use.
-
-    Raises:
-        Absent: the name does not resolve.
-    """
+    """The addresses of the host's own name, as ranks use them. Raises Absent: it does not resolve."""
     if root != "/":
         return _in_hosts_file(root)
     name = socket.gethostname()
@@ -357,11 +344,7 @@ def read_memory_errors(root: str = "/") -> dict[str, int]:
 
 
 def read_iommu(root: str = "/") -> dict[str, Any]:
-    """How many IOMMU groups there are, and the kinds of domain that NVIDIA functions are in.
-
-    Raises:
-        FileNotFoundError: the kernel knows no IOMMU.
-    """
+    """How many IOMMU groups there are, and NVIDIA functions' domains. Raises FileNotFoundError: no IOMMU."""
     directory = os.path.join(root, _IOMMU_GROUPS)
     groups = os.listdir(directory)
     if not groups:

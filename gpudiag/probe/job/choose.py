@@ -69,6 +69,8 @@ def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[in
     fitting = fitting or _fitting(
         followed, _find_served(launched, processes, processes.get(followed, named)), processes
     )
+    if named.state == "Z":  # what started a launcher that has ended may have started other jobs
+        fitting = [job for job in fitting if followed in job.pids]
     if fitting:
         return Chosen(fitting)
     if named.state == "Z":

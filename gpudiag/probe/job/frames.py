@@ -3,10 +3,12 @@
 import ast
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from gpudiag.linux.proc import read_stat
 from gpudiag.model.job import Frame, GroupSeen, TensorSeen
 from gpudiag.model.untrusted_text import escape_controls, mask_text, names_secret
 from gpudiag.probe.job.memory import Memory, read_group, read_tensor
@@ -22,6 +24,8 @@ _PLAIN = frozenset("0123456789-+.e")
 _SOURCE_BYTES = 4 << 20
 _TEXT_CHARACTERS = 160
 _MOST_GUARDS = 2  # of one block
+_CLOCKS_APART_SECONDS = 1.0  # of a file server and this machine
+_CHANGED = "(this file was changed after the process started)"
 
 
 def describe_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
@@ -114,11 +118,14 @@ class Sources:
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}
         self._trees: dict[str, ast.Module | None] = {}
+        self._changed: set[str] = set()  # their lines are not those that run
 
     def line(self, pid: int, file: str, number: int) -> SourceLine | None:
         """A line of a file as the process sees it; None where there is none."""
         lines = self._read_lines(pid, file)
         tree = self._read_tree(pid, file)
+        if file in self._changed:
+            return SourceLine(_CHANGED, ())
         if not 0 < number <= len(lines):
             return None
         text = _statement(lines, number)
@@ -137,10 +144,13 @@ class Sources:
     def _read_lines(self, pid: int, file: str) -> list[str]:
         if file not in self._lines:
             text = ""
-            with suppress(OSError):
+            with suppress(OSError, ValueError):
                 path = file if file.startswith("/") else os.path.join(os.readlink(f"/proc/{pid}/cwd"), file)
                 with open(f"/proc/{pid}/root{path}", errors="replace") as source:
-                    text = source.read(_SOURCE_BYTES)
+                    if os.fstat(source.fileno()).st_mtime > _started_at(pid) + _CLOCKS_APART_SECONDS:
+                        self._changed.add(file)
+                    else:
+                        text = source.read(_SOURCE_BYTES)
             self._lines[file] = text.splitlines()
         return self._lines[file]
 
@@ -151,6 +161,12 @@ class Sources:
                 tree = ast.parse("\n".join(self._read_lines(pid, file)))
             self._trees[file] = tree
         return self._trees[file]
+
+
+def _started_at(pid: int) -> float:
+    """When a process started, in seconds since the epoch."""
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - read_stat(pid).started_seconds
+    return time.time() - age
 
 
 def _statement(lines: list[str], number: int) -> str:

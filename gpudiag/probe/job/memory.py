@@ -40,11 +40,7 @@ class Memory:
 
     @classmethod
     def open(cls, pid: int) -> Self:
-        """The memory of that process.
-
-        Raises:
-            OSError: it is gone, or may not be read.
-        """
+        """The memory of that process. Raises OSError: it is gone, or may not be read."""
         return cls(os.open(f"/proc/{pid}/mem", os.O_RDONLY))
 
     def close(self) -> None:

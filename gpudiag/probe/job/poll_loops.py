@@ -43,6 +43,7 @@ def find_poll_loop(lines: Sequence[str], number: int) -> str:
         not isinstance(loop, ast.While)
         or number > start + (loop.end_lineno or 0) - 1
         or not _only_polls(loop)
+        or _is_leaving(loop, number - start + 1)
     ):
         return ""
     condition = " ".join(ast.unparse(loop.test).split())
@@ -117,6 +118,18 @@ def _leaves(loop: ast.While, name: str) -> bool:
     inside = [one for one in ast.walk(loop) if isinstance(one, ast.Raise | ast.Return)]
     total = sum(called == name for called in _called(loop))
     return total == sum(called == name for one in inside for called in _called(one))
+
+
+def _is_leaving(loop: ast.While, number: int) -> bool:
+    """Whether a line of the loop works on what leaves it: `return load()` in a `try`, of a loop that tries again."""
+    tries = [one for node in ast.walk(loop) if isinstance(node, ast.Try) for one in node.body]
+    return any(
+        isinstance(one, ast.Return)
+        and one.lineno <= number <= (one.end_lineno or one.lineno)
+        and not _ASKS.issuperset(_called(one))
+        for statement in tries
+        for one in ast.walk(statement)
+    )
 
 
 def _writes(loop: ast.While) -> bool:

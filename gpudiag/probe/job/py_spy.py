@@ -199,7 +199,7 @@ def parse_native(text: str, tid: int) -> Reading[tuple[str, ...]]:
             for frame in inner
             if not frame["name"].startswith("0x")
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return Missing(MissingReason.ERROR, f"py-spy's answer could not be read: {error}")
     if not inner:
         return (_PYTHON_LOOP,)
@@ -241,7 +241,7 @@ def _ask(argv: Sequence[str], timeout_seconds: float) -> Reading[dict[int, RawTh
             for thread in json.loads(done.stdout)
             if thread["os_thread_id"] is not None
         }
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return Missing(MissingReason.ERROR, f"py-spy's answer could not be read: {error}")
 
 
@@ -255,7 +255,7 @@ def _refusal(text: str) -> Missing:
             MissingReason.NOT_SUPPORTED, "it runs no Python, or one that this py-spy does not know"
         )
     if any(mark in lowered for mark in _ENDED):
-        return Missing(MissingReason.SOURCE_ABSENT, "the process has ended")
+        return Missing(MissingReason.ERROR, "the process has ended")
     return Missing(MissingReason.ERROR, f"py-spy: {words[:200]}")
 
 

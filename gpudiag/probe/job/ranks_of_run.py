@@ -25,7 +25,6 @@ from gpudiag.probe.job.py_spy import read_stacks
 Emit = Callable[[Any], None]
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _DRIVERS = ("/libcuda.so", "/libamdhip64.so")
-ENDED = "the process has ended"  # as in py_spy.py
 _GLANCE_SECONDS = 2.5  # py-spy takes 0.1 s, and 1 s on a machine with a load of 80
 
 

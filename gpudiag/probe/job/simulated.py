@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from gpudiag.model.codec import decode
@@ -12,10 +11,9 @@ from gpudiag.probe.start import SIMULATED
 JOBS_FILE = "GPUDIAG_SIMULATED_JOBS"
 
 
-def read_simulated_jobs(environment: Mapping[str, str] | None = None) -> tuple[Job, ...] | None:
+def read_simulated_jobs() -> tuple[Job, ...] | None:
     """The jobs of the simulated machine; None where its scenario has none, so that jobs are this machine's own."""
-    environment = os.environ if environment is None else environment
-    path = environment.get(JOBS_FILE) if environment.get(SIMULATED) else None
+    path = os.environ.get(JOBS_FILE) if os.environ.get(SIMULATED) else None
     if path is None:
         return None
     try:

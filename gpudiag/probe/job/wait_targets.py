@@ -3,12 +3,12 @@
 import os
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from gpudiag.linux.proc import list_pids, open_files, read_text
-from gpudiag.linux.sockets import CONNECTING, LISTENING, format_address, read_tcp_sockets
+from gpudiag.linux.sockets import CONNECTING, LISTENING, TcpSocket, format_address, read_tcp_sockets
 from gpudiag.model.job import NAMELESS_SOCKET, Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.memory import Memory
@@ -93,7 +93,7 @@ def find_awaited(call: Call) -> Awaited | None:
     """
     first = call.arguments[0] if call.arguments else 0
     if call.name in _ON_DESCRIPTOR:
-        return describe_descriptor(call.pid, first)
+        return describe_descriptor(call.pid, first, with_other_end=call.tid == call.pid)
     if call.name == "flock" or (call.name == "fcntl" and call.arguments[1] in _SET_LOCK_AND_WAIT):
         return _file_lock(call.pid, first)
     if call.name in ("wait4", "waitid"):
@@ -105,14 +105,14 @@ def find_awaited(call: Call) -> Awaited | None:
     if call.name in ("select", "pselect6"):
         return _selected(call)
     if call.name.startswith("epoll"):
-        return _watched(call.pid, first)
+        return _watched(call, first)
     if call.name == "futex":
         return Awaited("lock", f"{first:#x}")
     return None
 
 
-def describe_descriptor(pid: int, number: int) -> Awaited:
-    """What a descriptor of a process stands for.
+def describe_descriptor(pid: int, number: int, *, with_other_end: bool = True) -> Awaited:
+    """What a descriptor of a process stands for; of a pipe or a connection, who has the other end, which all processes are asked for.
 
     Raises:
         OSError: the process or the descriptor is gone, or may not be read.
@@ -120,9 +120,10 @@ def describe_descriptor(pid: int, number: int) -> Awaited:
     target = os.readlink(f"/proc/{pid}/fd/{number}")
     kind, _, inode = target.partition(":")
     if kind == "socket":
-        return _socket(pid, inode.strip("[]"))
+        return _socket(pid, inode.strip("[]"), with_other_end=with_other_end)
     if kind == "pipe":
-        return Awaited("pipe", f"descriptor {number}", _other_end(pid, target))
+        other = _other_end_of_pipe(pid, number, target) if with_other_end else ""
+        return Awaited("pipe", f"descriptor {number}", other)
     return _file(pid, target) if target.startswith("/") else Awaited("other", target.strip("[]"))
 
 
@@ -175,11 +176,7 @@ def _file_lock(pid: int, number: int) -> Awaited:
 
 
 def find_lock_holders(path: str, but_pid: int = 0) -> list[int]:
-    """The processes that hold a lock on a file, by /proc/locks.
-
-    Raises:
-        OSError: it cannot be looked at.
-    """
+    """The processes that hold a lock on a file, by /proc/locks. Raises OSError: it cannot be looked at."""
     found = os.stat(path)
     name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     rows = (line.split() for line in read_text("/proc/locks").splitlines())
@@ -200,27 +197,30 @@ def _polled(call: Call) -> Awaited | None:
     with _opened(call.pid) as memory:
         data = memory.read(call.arguments[0], 8 * min(call.arguments[1], _MOST_POLLED))
     numbers = [struct.unpack_from("i", data, place)[0] for place in range(0, len(data) - 7, 8)]
-    return _choose(call.pid, numbers)
+    return _choose(call, numbers)
 
 
 def _selected(call: Call) -> Awaited | None:
     with _opened(call.pid) as memory:
         words = memory.words(call.arguments[1], 2)
     numbers = [64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1]
-    return _choose(call.pid, numbers)
+    return _choose(call, numbers)
 
 
-def _watched(pid: int, number: int) -> Awaited | None:
-    lines = read_text(f"/proc/{pid}/fdinfo/{number}").splitlines()
-    return _choose(pid, [int(line.split()[1]) for line in lines if line.startswith("tfd:")])
+def _watched(call: Call, number: int) -> Awaited | None:
+    lines = read_text(f"/proc/{call.pid}/fdinfo/{number}").splitlines()
+    return _choose(call, [int(line.split()[1]) for line in lines if line.startswith("tfd:")])
 
 
-def _choose(pid: int, numbers: list[int]) -> Awaited | None:
-    found: list[Awaited] = []
+def _choose(call: Call, numbers: list[int]) -> Awaited | None:
+    found: dict[int, Awaited] = {}
     for number in numbers[:_MOST_POLLED]:
         with suppress(OSError):
-            found.append(describe_descriptor(pid, number))
-    return min(found, key=_rank_among_polled, default=None)
+            found[number] = describe_descriptor(call.pid, number, with_other_end=False)
+    best = min(found, key=lambda number: _rank_among_polled(found[number]), default=None)
+    if best is None:
+        return None
+    return describe_descriptor(call.pid, best) if call.tid == call.pid else found[best]
 
 
 def _rank_among_polled(one: Awaited) -> int:
@@ -242,13 +242,16 @@ class _opened:
         self.memory.close()
 
 
-def _socket(pid: int, inode: str) -> Awaited:
+def _socket(pid: int, inode: str, *, with_other_end: bool) -> Awaited:
     for one in read_tcp_sockets(pid):
         if str(one.inode) == inode:
             if one.state == LISTENING:
                 return Awaited("listener", format_address(one.local))
-            connecting = "it does not answer yet" if one.state == CONNECTING else ""
-            return Awaited("socket", format_address(one.remote), connecting)
+            if one.state == CONNECTING:
+                return Awaited("socket", format_address(one.remote), "it does not answer yet")
+            return Awaited(
+                "socket", format_address(one.remote), _peer_here(pid, one) if with_other_end else ""
+            )
     with suppress(OSError):
         for line in read_text(f"/proc/{pid}/net/unix").splitlines()[1:]:
             fields = line.split()
@@ -257,11 +260,40 @@ def _socket(pid: int, inode: str) -> Awaited:
     return Awaited("socket", "a socket")
 
 
-def _other_end(pid: int, target: str) -> str:
-    """Who else has a pipe open, of the processes around this one."""
-    ends = _holders(target, lambda other: other != pid)
-    return "; ".join(f"the other end is {describe_process(other)}" for other in ends[:1])
+def _peer_here(pid: int, own: TcpSocket) -> str:
+    """Who has the other end of a connection open, where that is a process of this machine."""
+    ports = own.remote_port, own.local_port
+    for one in read_tcp_sockets(pid):
+        if (one.local_port, one.remote_port) == ports and (one.local, one.remote) == (own.remote, own.local):
+            return _name_other_end(pid, [holder for holder, _ in _holders(f"socket:[{one.inode}]")])
+    return ""
 
 
-def _holders(target: str, is_wanted: Callable[[int], bool]) -> list[int]:
-    return [pid for pid in list_pids() if is_wanted(pid) and target in open_files(pid).values()]
+def _other_end_of_pipe(pid: int, number: int, target: str) -> str:
+    """Who has the other end of a pipe open."""
+    writes = _may_write(pid, number)
+    return _name_other_end(
+        pid, [holder for holder, end in _holders(target) if _may_write(holder, end) != writes]
+    )
+
+
+def _name_other_end(pid: int, holders: Sequence[int]) -> str:
+    other = next((holder for holder in holders if holder != pid), None)
+    if other is not None:
+        return f"the other end is {describe_process(other)}"
+    return "only this process has the other end" if holders else ""
+
+
+def _may_write(pid: int, number: int) -> bool:
+    """Whether a descriptor was opened to write, by its flags."""
+    flags = 0
+    with suppress(OSError):
+        lines = dict(line.split(":", 1) for line in read_text(f"/proc/{pid}/fdinfo/{number}").splitlines())
+        flags = int(lines.get("flags", "0"), 8)
+    return flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def _holders(target: str) -> Iterator[tuple[int, int]]:
+    """The processes that have a pipe or a socket open, and their descriptors of it."""
+    for pid in list_pids():
+        yield from ((pid, number) for number, opened in open_files(pid).items() if opened == target)

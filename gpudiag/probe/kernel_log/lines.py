@@ -1,7 +1,6 @@
-"""Lines of the kernel log, taken apart: pure functions over text, no I/O.
+"""Lines of the kernel log, parsed: pure functions over text of drivers 470 to 590 and Linux 4.15 to 6.12.
 
-The layouts are those that the NVIDIA driver (470 to 590) and Linux 4.15 to 6.12 print. A line is
-recognised anywhere in a text, so that the same functions read dmesg, a syslog file and a job's log.
+A line is recognised anywhere in a text: dmesg, a syslog file, a job's log.
 """
 
 import re
@@ -181,10 +180,7 @@ _CONTEXT_PATTERNS = (
 
 
 def parse_each_line(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[KernelEvent | None]:
-    """Each line's event or None, for the lines of one log.
-
-    A GPU named in an earlier line is filled in, and its restart by a later line.
-    """
+    """Each line's event or None, of one log: earlier lines fill in the GPU, later ones its restart."""
     lines = list(lines)
     events = list(_parse_with_names(lines))
     latest: dict[str, tuple[Reading[datetime], str]] = {}  # by what restarted: an address, a UUID or all
@@ -269,7 +265,7 @@ def parse_kernel_line(text: str, at: Reading[datetime]) -> KernelEvent | None:
 
 
 def markers() -> tuple[str, ...]:
-    """Texts of which every line that is an event holds one: a log is searched for them, and other lines are skipped."""
+    """Texts of which every line that is an event holds one; other lines are skipped."""
     return (*MARKERS, *(part for words in kernel_words() for part in words.parts))
 
 

@@ -1,7 +1,4 @@
-"""Where a kernel log is kept: each place gives its lines in chunks, the newest first.
-
-The newest come first because the reader may run out of time: then only the oldest lines are unread.
-"""
+"""Where a kernel log is kept: each place gives its lines in chunks, the newest first, as time may run out."""
 
 import errno
 import os
@@ -173,11 +170,10 @@ class _Tagged:
 
 
 class Syslog(_Tagged):
-    """A file that a syslog daemon wrote, or an older one that was rotated away.
+    """A file that a syslog daemon wrote, or one that was rotated.
 
-    Any user can have a line written into it, in the kernel's name too (`logger -t kernel`). So what would
-    settle a fault is not believed here: only in /dev/kmsg, into which root alone writes, and in the journal's
-    lines of the kernel.
+    Any user can write into it in the kernel's name (`logger -t kernel`): what settles a fault is not believed
+    here.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -188,7 +184,7 @@ class Syslog(_Tagged):
         self.complete = False
 
     def parse(self, line: bytes) -> tuple[float, bytes] | None:
-        """Time and text of the kernel's own line; None for other programs, and for a line that reports a restart."""
+        """Time and text of the kernel's own line; None for others, and for a line that reports a restart."""
         parsed = super().parse(line)
         restarts = parsed is not None and reports_restart(parsed[1].decode(errors="replace"))
         return None if restarts else parsed

@@ -1,14 +1,10 @@
 """The kernel log of this boot, read under one root: its events about GPUs and the machine's faults.
 
-A flood of one kind must not hide a single line of another. Lines that differ only in their numbers are one
-group, and of each stretch of a group its first line (the root of a burst) and its last are kept, with how
-many came between. Lines of different Xids, GPUs, units or links are never in one group, so nothing here needs
-to know which are serious.
+A flood hides no other line: lines that differ in numbers alone are a group, of which the first and last of
+each stretch are kept, with a count; Xids, GPUs, units and links are never mixed.
 
-/dev/kmsg is asked first: it is current, and cheap. Its ring forgets the oldest lines, so the files that
-a syslog daemon keeps are asked for what came before; the journal is asked where there are neither. All
-reading is done by a guarded child, within bounds of time, bytes and lines, the newest lines first. A log that
-cannot be read, or that is empty, is a reason, never "no events": no running kernel has an empty log.
+/dev/kmsg is asked first, then for older lines the files of a syslog daemon, else the journal: in a guarded
+child, within bounds of time, bytes and lines, the newest first. An empty log is a reason, never "no events".
 """
 
 import errno
@@ -344,9 +340,8 @@ def _refused(refusals: list[Any], seconds: float) -> KernelLogReading:
 def stream_kernel_log(emit: Callable[[Any], None], root_text: str, deadline_seconds: float) -> None:
     """Emit the lines of the log with events, before that deadline; runs in a guarded child.
 
-    Messages, times in seconds since 1970: `("boot", its id, when it began)`; for each log that was read
-    `("log", place, first_seconds, [kept line, ...], repeated, alike, unread)`, with how many lines were left
-    out and what became of the oldest; for each that was not, `("refused", place, denied, why)`.
+    Messages, times in Unix seconds: `("boot", id, began)`; for each log read `("log", place, first_seconds,
+    [kept line, ...], repeated, alike, unread)`; for each other `("refused", place, denied, why)`.
     """
     until = monotonic() + deadline_seconds * READING_SHARE
     root = Path(root_text)
@@ -464,11 +459,7 @@ def _marked(chunk: bytes) -> list[tuple[int, int, bytes]]:
 
 
 def _read_boot_seconds(root: Path) -> float:
-    """When this boot began, in seconds since 1970, from /proc/stat.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """When this boot began, in Unix seconds, from /proc/stat. Raises OSError: it cannot be read."""
     text = (root / "proc/stat").read_text()
     match = re.search(r"^btime (\d+)$", text, re.MULTILINE)
     if match is None:

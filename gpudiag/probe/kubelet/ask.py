@@ -1,7 +1,7 @@
 """Ask the kubelet which GPUs it has given to which containers, and which it may give.
 
-The only gate to grpc. It loads a library with threads of its own, and the kubelet may hang: it runs in a
-child (sampler/kubelet.py), and each call has a deadline.
+The only gate to grpc. It has threads, and the kubelet may hang: so in a child (sampler/kubelet.py), with
+deadlines.
 """
 
 import os
@@ -76,11 +76,7 @@ def find_obstacle(path: str) -> Missing | None:
 
 
 def _call(channel: Any, messages: dict[str, Any], method: str, name: str, deadline_seconds: float) -> Any:
-    """The answer to one call without arguments.
-
-    Raises:
-        grpc.RpcError: there is none in time, or it cannot be read.
-    """
+    """The answer to one call without arguments. Raises grpc.RpcError: there is none in time, or readable."""
     from gpudiag.probe.kubelet.messages import SERVICE
 
     call = channel.unary_unary(

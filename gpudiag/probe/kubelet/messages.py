@@ -1,8 +1,6 @@
-"""The messages of the kubelet's pod-resources API (v1), as far as GPUs need them.
+"""The messages of the kubelet's pod-resources API (v1) that GPUs need, by field number; no generated code.
 
-Declared here by field number, so that no generated code has to be kept: what is not declared is skipped by
-protobuf. Source: k8s.io/kubelet, pkg/apis/podresources/v1/api.proto, whose numbers never change (read
-2026-11).
+Source: k8s.io/kubelet, pkg/apis/podresources/v1/api.proto (read 2026-11).
 """
 
 from typing import Any

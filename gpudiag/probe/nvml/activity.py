@@ -1,9 +1,8 @@
 """GPU activity between two samples: engines and links by NVML's GPM, NVLink traffic by its counters.
 
-A caller that asks again and again (`Ask.repeated`) has both looks; a single look has neither. GPM is for
-Hopper and later, and not for a part of a virtual GPU (NVIDIA/dcgm-exporter#701). In a container it may be
-refused for want of a privilege, even after it has answered for a while (NVIDIA/DCGM#214): the reason is
-reported, and it is tried again.
+Only `Ask.repeated` has two samples. GPM needs Hopper, and no part of a virtual GPU
+(NVIDIA/dcgm-exporter#701). In a container it may be refused at any time (NVIDIA/DCGM#214): then it is
+retried.
 """
 
 from __future__ import annotations
@@ -131,11 +130,7 @@ def _sample_of_instance(ask: Ask, number: int) -> Callable[[Any], None]:
 def _answers(
     ask: Ask, key: object, of: object, take: Callable[[Any], None], questions: Sequence[Activity]
 ) -> list[float | Absent]:
-    """A value or its absence for each question, over the time since the last look.
-
-    Raises:
-        Absent: the GPU has no GPM, or there was no look before this one.
-    """
+    """A value or its absence for each question since the last look. Raises Absent: no GPM, no such look."""
     if not ask.once("gpm supported", lambda: _is_supported(ask)):
         raise Absent(NOT_SUPPORTED, "GPM is for Hopper and later")
     window: _Window = ask.once(key, lambda: _Window(ask.pynvml))
@@ -191,7 +186,7 @@ def _value(metric: Any, question: Activity) -> float | Absent:
 
 
 def read_nvlink_traffic(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in how much data has gone over all NVLinks, and how fast since the last look; the links are read before."""
+    """Fill in the data sent over all NVLinks, and the rate since the last look; links are read before."""
     if "nvlinks" in sheet.missing and sheet.lost is None:
         for name in _TRAFFIC:
             sheet.mark(name, *sheet.missing["nvlinks"])
@@ -213,11 +208,7 @@ def _traffic(ask: Ask) -> list[int]:
 
 
 def _throughput(ask: Ask, total: int) -> float:
-    """Bytes per second since the last look.
-
-    Raises:
-        Absent: there was none, or the counters were reset.
-    """
+    """Bytes per second since the last look. Raises Absent: there was none, or the counters were reset."""
     now = monotonic()
     before, then = ask.kept.get("nvlink traffic", (None, 0.0))
     if before is not None and now - then < _SHORTEST_WINDOW_SECONDS:

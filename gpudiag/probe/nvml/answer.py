@@ -1,4 +1,4 @@
-"""NVML's answer as typed values, from what the guarded child sent before its deadline; or why there is none."""
+"""NVML's answer as typed values, from what the guarded child sent in time; or why there is none."""
 
 import re
 from collections import Counter
@@ -80,10 +80,7 @@ class Asked(Protocol):
 
 
 def nvml_answer_of(child: Asked | None) -> NvmlAnswer:
-    """The answer of an ended child of `child.stream_nvml`; late GPUs are rows with the reason.
-
-    `child` is None where NVML was not asked.
-    """
+    """The answer of an ended child of `child.stream_nvml`, None if not asked; late GPUs are rows."""
     if child is None:
         return NvmlAnswer(
             SourceStatus(SOURCE, SourceState.NOT_ASKED), None, NOT_ASKED, NOT_ASKED, NOT_ASKED, ()
@@ -297,10 +294,7 @@ class _Messages:
         self._late_peers[index] = (call, other)
 
     def _stuck_pairs(self) -> dict[int, str]:
-        """The detail for each GPU that is blamed for a hanging call about two GPUs.
-
-        Where several calls about one GPU hang, that GPU is blamed, and not its peers.
-        """
+        """The detail for each GPU that is blamed for hanging calls about two: the one that they share."""
         if self._child.ending != "timed_out":
             return {}
         late = {index: late for index, late in self._late_peers.items() if index not in self._peers}

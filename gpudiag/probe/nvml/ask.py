@@ -119,9 +119,9 @@ class CorruptedInforom(Absent):
 
 
 class DeviceSheet(Sheet):
-    """The readings of one GPU; once the GPU is lost, or needs a reset, it is asked nothing more.
+    """The readings of one GPU, which is asked nothing more once it is lost or needs a reset.
 
-    `inforom_corrupted`: whether any call has answered that the InfoROM is corrupted.
+    `inforom_corrupted`: whether any call has answered so.
     """
 
     def __init__(self) -> None:
@@ -148,10 +148,10 @@ class DeviceSheet(Sheet):
 
 
 class Noted:
-    """What came up while one GPU was asked, by its own handle or by those of its MIG devices.
+    """What came up while one GPU was asked, by its own handle or its MIG devices'.
 
-    `asking` names the call in progress, for the row of a GPU that hangs. `failed` are the calls that NVML
-    answered with an error, and its words; `lost` is why the whole GPU no longer answers.
+    `asking` names the call in progress, `failed` those answered with an error and its words, `lost` why the
+    GPU no longer answers.
     """
 
     def __init__(self) -> None:
@@ -175,11 +175,7 @@ class Noted:
 
 
 class Ask:
-    """The questions about one GPU: `ask("nvmlDeviceGetName")` calls pynvml with its handle.
-
-    `repeated`: the same questions are asked again and again, so that what happened in between can be
-    measured.
-    """
+    """The questions about one GPU, `ask("nvmlDeviceGetName")`; `repeated`: to measure what is between."""
 
     repeated = False
 
@@ -242,19 +238,11 @@ class Ask:
         return getattr(self.pynvml, name)(self.handle, *arguments, **named)
 
     def text(self, name: str) -> str:
-        """A text that NVML gives, whatever bytes it holds.
-
-        Raises:
-            Absent: it is empty or one of NVML's words for nothing.
-        """
+        """A text that NVML gives, whatever bytes. Raises Absent: it is empty or a word for nothing."""
         return as_text(lambda: self(name))
 
     def number(self, name: str, *arguments: Any) -> int:
-        """A count or measure that NVML gives.
-
-        Raises:
-            Absent: NVML answers with its all-ones value for "not available".
-        """
+        """A count or measure that NVML gives. Raises Absent: NVML answers all ones, "not available"."""
         return known(self(name, *arguments))
 
     def enabled(self, name: str) -> str:
@@ -268,35 +256,24 @@ class Ask:
         return self.kept[key]
 
     def while_same(self, key: Any, known: Any, question: Callable[[], Any]) -> Any:
-        """The question's last answer, as long as what it follows from is still `known`; a single look always asks."""
+        """The question's last answer while what it follows from is `known`; a single look always asks."""
         before = self.kept.get(key) if self.repeated else None
         if before is None or before[0] != known:
             before = self.kept[key] = (known, question())
         return before[1]
 
     def first_of(self, *questions: Callable[[], Any]) -> Any:
-        """The first answer among the newer and older calls for the same thing; the first error if none.
-
-        The next call is tried only where the driver or pynvml does not know the one before.
-        """
+        """The first answer of newer and older calls for one thing; the next is tried if one is unknown."""
         return first_known(reason_of, *questions)
 
     def read_fields(self, field_ids: Iterable[int]) -> None:
-        """Ask for many fields in one call; `field` then answers from it.
-
-        Raises:
-            pynvml.NVMLError: the driver refuses the batch, as some do for one field that they do not know.
-        """
+        """Ask for many fields, for `field` to answer. Raises pynvml.NVMLError: the batch is refused."""
         # The fields of a refused batch are asked for singly, so the batch's failure is not noted.
         for value in self.allowing(range(_MAX_CODE), "nvmlDeviceGetFieldValues", list(field_ids)):
             self.fields[value.fieldId] = value
 
     def field(self, field_id: int) -> int | float:
-        """The value of one NVML field (NVML_FI_...), from the batch or asked singly.
-
-        Raises:
-            Absent: there is none, for whatever reason.
-        """
+        """The value of an NVML field (NVML_FI_...), from the batch or alone. Raises Absent: there is none."""
         value = self.fields.get(field_id)
         if value is None or value.nvmlReturn in _TRANSIENT:
             try:
@@ -348,11 +325,7 @@ def first_known(reason_of: Callable[[Exception], tuple[str, str]], *questions: C
 
 
 def as_text(read: Callable[[], Any]) -> str:
-    """The text that `read` gives as str or bytes; bytes that are not UTF-8 are replaced.
-
-    Raises:
-        Absent: it is empty or `N/A`.
-    """
+    """The text that `read` gives as str or bytes, UTF-8 or not. Raises Absent: it is empty or `N/A`."""
     try:
         raw = read()
     except UnicodeDecodeError as error:  # pynvml decodes before it returns; the bytes are in the error
@@ -365,22 +338,14 @@ def as_text(read: Callable[[], Any]) -> str:
 
 
 def known(number: int) -> int:
-    """`number`, unless it is NVML's all-ones value for "not available".
-
-    Raises:
-        Absent: it is.
-    """
+    """`number`, unless it is NVML's all-ones value for "not available", which raises Absent."""
     if number in NOT_AVAILABLE:
         raise Absent(NOT_SUPPORTED, "NVML answers 'not available'")
     return int(number)
 
 
 def percent(number: int) -> int:
-    """`number`, unless it is no share of a whole.
-
-    Raises:
-        Absent: it is below 0 or above 100.
-    """
+    """`number`, unless it is no share of a whole. Raises Absent: it is below 0 or above 100."""
     if not 0 <= number <= _WHOLE_PERCENT:
         raise Absent(NOT_SUPPORTED, f"NVML answers {number} %, which is no share of a whole")
     return number
@@ -392,20 +357,12 @@ def enable_state(state: int) -> str:
 
 
 def word(words: tuple[str | None, ...], number: int) -> str:
-    """The word that stands for an enumerator; `unknown_9` for a number that gpudiag has no word for.
-
-    Raises:
-        Absent: NVML answers with its all-ones value for "not available".
-    """
+    """The word for an enumerator; `unknown_9` for an unknown number. Raises Absent: NVML answers all ones."""
     return word_of(words, known(number))
 
 
 def bus_id_of(raw: Any) -> str:
-    """A PCI address as the model writes it, `dddddddd:bb:dd.f` in lower case.
-
-    Raises:
-        Absent: it is not an address.
-    """
+    """A PCI address in the model's form, `dddddddd:bb:dd.f` in lower case. Raises Absent: it is none."""
     text = as_text(lambda: raw).lower()
     domain, _, rest = text.partition(":")
     if not rest or len(rest.split(":")) != 2:

@@ -1,9 +1,7 @@
-"""NVML asked once more where a call has ended the process that asked: each call is announced, and the deadly one left out.
+"""NVML asked once more after a call has ended the process: each call is announced, the deadly one left out.
 
-A driver's library that crashes takes all GPUs' readings with it, and leaves no word of which call it was. So
-the next child announces each call about a GPU before it makes it; where it ends as well, the last one
-announced is the one, and the child after that goes without it. That costs a message a call, so it is done
-only after a crash.
+A driver that crashes takes all readings with it. The next child announces each call; if it ends too, the last
+one announced is left out by the child after that. It costs a message a call.
 """
 
 from __future__ import annotations
@@ -64,7 +62,12 @@ def _address(handle: Any) -> int | None:
 
 
 def stream_nvml(emit: Callable[[Any], None], root: str, spared: Iterable[Sequence[Any]]) -> None:
-    """What `child.stream_nvml` sends, each call about a GPU announced; by one thread, so the last one counts."""
+    """Ask NVML about every GPU and send its answers; `root` is where /proc is found.
+
+    `await_initialization` returns once the library, already initialising, has answered; `wrap` replaces
+    pynvml; `one_thread` asks one GPU after the other. The driver has `bound` GPUs, of which those in `asleep`
+    (bus ids by NVML index) are not asked.
+    """
     from gpudiag.probe.nvml import child
 
     def announce(index: int, name: str) -> None:
@@ -77,10 +80,7 @@ def stream_nvml(emit: Callable[[Any], None], root: str, spared: Iterable[Sequenc
 
 
 def ask_around_crashes(crashed: GuardedChild, root: str, deadline_seconds: float) -> GuardedChild:
-    """An ended child whose answer leaves out the calls that crash, or the last one where that did not help.
-
-    All tries together take `deadline_seconds` at most.
-    """
+    """An ended child without the calls that crash, or the last one, within `deadline_seconds` in all."""
     until = monotonic() + deadline_seconds
     spared: list[tuple[int, str, str]] = []
     child = crashed

@@ -66,10 +66,7 @@ def read_gsp_modes(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def read_inforom_valid(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in whether the InfoROM is intact, by the driver's first answer.
-
-    The call reads the GPU's flash: the service must not make it every five seconds.
-    """
+    """Fill in whether the InfoROM is intact, by the driver's first answer: the call reads the GPU's flash."""
     sheet.read("inforom_valid", ask.once, "inforom_valid", lambda: _inforom_valid(ask))
 
 
@@ -166,11 +163,7 @@ def _pcie_errors(ask: Ask) -> dict[str, object]:
 
 
 def _unless_empty(sheet: Sheet) -> dict[str, object]:
-    """The sheet's document.
-
-    Raises:
-        Absent: it has no value; the first reason stands for all.
-    """
+    """The sheet's document. Raises Absent: it has no value; the first reason stands for all."""
     if not sheet.values:
         raise Absent(*next(iter(sheet.missing.values())))
     return sheet.document()
@@ -194,11 +187,7 @@ def read_fabric(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def _fabric(ask: Ask) -> dict[str, object]:
-    """The registration with the NVLink fabric, by the newest form that the driver knows.
-
-    Raises:
-        Absent: the GPU is not made for a fabric.
-    """
+    """The registration with the NVLink fabric, by the newest known form. Raises Absent: there is none."""
     info = ask.first_of(
         lambda: _fabric_info(ask, "nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
         lambda: _fabric_info(ask, "nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
@@ -235,11 +224,7 @@ def _health(info: object) -> str:
 
 
 def _faults(info: object) -> list[str]:
-    """The faults that the health mask names.
-
-    Raises:
-        Absent: the driver fills in no mask.
-    """
+    """The faults that the health mask names. Raises Absent: the driver fills in no mask."""
     mask: int = getattr(info, "healthMask", 0)
     if mask == 0:
         raise Absent(NOT_SUPPORTED, "the driver gives no health mask")

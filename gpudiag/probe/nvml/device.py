@@ -83,11 +83,7 @@ def read_links(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def _links(ask: Ask) -> list[dict[str, object]]:
-    """One entry per link.
-
-    Raises:
-        Absent: the GPU has none.
-    """
+    """One entry per link. Raises Absent: the GPU has none."""
     count = _link_count(ask)
     together = _asked_together(ask, count)
     links = [_link(ask, link, together) for link in range(count)]
@@ -107,10 +103,7 @@ def _link_count(ask: Ask) -> int:
 
 
 def _asked_together(ask: Ask, count: int) -> dict[tuple[str, int], int]:
-    """States and error counters of all links, as far as one call answers them; the rest is asked singly.
-
-    One by one that would be 90 calls on a GPU with 18 links, each of which takes the driver's lock.
-    """
+    """States and error counters of all links, as far as one call has them: singly it takes 90 calls."""
     wanted: dict[tuple[str, int], Any] = {("active", link): (_STATE_FIELD, link) for link in range(count)}
     for name, rows in _COUNTER_FIELDS.items():
         for link in range(min(count, len(rows) * _LINKS_OF_A_ROW)):
@@ -219,7 +212,7 @@ def _read_place(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def _place(ask: Ask) -> tuple[str, str]:
-    """The PCI address, and the subsystem's id: the board's maker in the lower half, its model in the upper."""
+    """The PCI address and the subsystem's id, whose lower half is the board's maker, the upper its model."""
     info = ask("nvmlDeviceGetPciInfo")
     return bus_id_of(info.busId), f"{info.pciSubSystemId:08x}"
 
@@ -399,11 +392,7 @@ def _read_members(ask: Ask, call: Call, readings: Iterable[Declared]) -> list[An
 
 
 def _given(raw: Any, question: Call | Field) -> Any:
-    """NVML's number as the reading's value.
-
-    Raises:
-        Absent: it is NVML's all-ones value for "not available", or one that cannot be.
-    """
+    """NVML's number as the reading's value. Raises Absent: it is all ones, or impossible."""
     gives = question.gives
     if gives == "switch":
         return enable_state(raw)
@@ -462,11 +451,7 @@ def read_identity(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def read_state(ask: Ask, sheet: DeviceSheet, *, fixed: bool = True) -> None:
-    """Fill in everything but the identity: what may change while the driver stays loaded.
-
-    Without `fixed`, leave out what changes only where a user changes it: limits, defaults, versions
-    (`FIXED_NAMES`).
-    """
+    """Fill in everything but the identity; without `fixed`, not what only a user changes (`FIXED_NAMES`)."""
     read_plan(ask, sheet, _STATE if fixed else _MOVING)
     add_recovery(ask, sheet)
     add_instance_activity(ask, sheet, _OF_INSTANCES)

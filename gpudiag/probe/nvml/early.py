@@ -1,8 +1,4 @@
-"""The entry of the child that asks NVML: the library initialises while Python loads what will ask it.
-
-nvmlInit takes some 35 ms on a GPU machine, and so do the imports. It is counted: pynvml's own nvmlInit then
-returns at once.
-"""
+"""The entry of the child that asks NVML: nvmlInit (35 ms) runs while Python loads what will ask it."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from gpudiag.probe.sleeping import read_sleeping
 
 
 def stream_nvml(emit: Callable[[Any], None], root: str = "/", wake: bool = True) -> None:
-    """What `child.stream_nvml` sends; without `wake`, sleeping GPUs stay so, and NVML is not asked if all sleep."""
+    """What `child.stream_nvml` sends; without `wake`, sleeping GPUs stay so, and NVML if all sleep."""
     count, asleep = (0, {}) if wake else read_sleeping(root)
     if asleep and len(asleep) == count:
         emit(("all_asleep", list(asleep.values())))

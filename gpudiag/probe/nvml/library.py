@@ -30,12 +30,9 @@ def open_library(
 ) -> tuple[Any, int]:
     """The pynvml module, initialised, and how many GPUs NVML counts.
 
-    `announce` gets each call before it is made: any may never return. `emit_library` gets what `read_library`
-    returns, before the GPUs are counted. `await_initialization` returns when the library, which is being
-    initialised already, has answered.
-
-    Raises:
-        Exception: whatever `describe_failure` describes.
+    `announce` gets each call before it is made, `emit_library` what `read_library` returns.
+    `await_initialization` returns once the library, already initialising, has answered. Raises what
+    `describe_failure` describes.
     """
     pynvml = load_pynvml()
     announce("nvmlInit")
@@ -48,11 +45,7 @@ def open_library(
 
 
 def load_pynvml() -> Any:
-    """The pynvml module of nvidia-ml-py.
-
-    Raises:
-        ImportError: it is not installed, or another package took its name.
-    """
+    """The pynvml module of nvidia-ml-py. Raises ImportError: it is absent, or another took its name."""
     with _without_ctypes_util():
         import pynvml
 
@@ -63,10 +56,7 @@ def load_pynvml() -> Any:
 
 @contextmanager
 def _without_ctypes_util() -> Iterator[None]:
-    """Replace ctypes.util by a stub while pynvml is imported, which saves a third of the import time.
-
-    The real one imports subprocess, tempfile and shutil; pynvml uses it only on Windows.
-    """
+    """Replace ctypes.util, which pynvml uses on Windows only, by a stub: a third of its import time."""
     if "ctypes.util" in sys.modules:
         yield
         return

@@ -73,7 +73,7 @@ def read_memory(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def _drop_impossible_parts(sheet: Sheet, fields: tuple[str, ...]) -> None:
-    """Replace each part of the memory, all fields but the first, that is more than the whole by the reason."""
+    """Replace each part of the memory (any field but the first) that exceeds the whole by the reason."""
     total = sheet.values[fields[0]]
     for name in fields[1:]:
         amount = sheet.values[name]
@@ -122,11 +122,7 @@ def read_retired_pages(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def _ecc_locations(ask: Ask, sheet: DeviceSheet) -> list[dict[str, object]]:
-    """The counts of each place in the GPU that has any.
-
-    Raises:
-        Absent: ECC is off or not there, so that nothing is counted.
-    """
+    """The counts of each place in the GPU that has any. Raises Absent: ECC is off or not there."""
     if "ecc_corrected_volatile" in sheet.missing:
         raise Absent(*sheet.missing["ecc_corrected_volatile"])
     locations = []
@@ -210,11 +206,7 @@ def read_processes(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def _processes(ask: Ask) -> list[dict[str, Any]]:
-    """One entry per process and GPU instance, by pid.
-
-    Raises:
-        Absent: a list that this GPU keeps could not be read, which never means "no processes".
-    """
+    """One entry per process and GPU instance, by pid. Raises Absent: a list of this GPU could not be read."""
     found: dict[tuple[int, object], dict[str, Any]] = {}
     impossible: list[int] = []
     reasons = []
@@ -239,9 +231,7 @@ def _processes(ask: Ask) -> list[dict[str, Any]]:
 
 
 def shares_of_processes(ask: Ask, since_microseconds: int) -> list[list[int]]:
-    """Each process's own share of the SMs in the last second that the driver has, as [pid, per cent]; without those that did no work.
-
-    Only samples since that Unix time count.
+    """Each process's share of the SMs in the newest second since that Unix time, as [pid, per cent], if any.
 
     Raises:
         pynvml.NVMLError: not found, where no process has worked since then; not supported, as with MIG.

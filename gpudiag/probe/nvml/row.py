@@ -13,7 +13,7 @@ from gpudiag.probe.nvml.details import read_peer
 class Row:
     """One GPU: its handle, the call in progress, and what is known of it.
 
-    What reads runs in any thread, one at a time; the thread that waits for it may use the rest at any time.
+    One thread at a time reads; the thread that waits for it may use the rest.
     """
 
     asked_by: type[Ask] = Ask
@@ -59,10 +59,7 @@ class Row:
         return document if noted is None else {**document, "failed_calls": dict(noted.failed)}
 
     def read_peers(self, rows: Sequence[Row]) -> list[dict[str, Any]] | None:
-        """What lies between this GPU and each of the others; empty where it does not answer, or no other does.
-
-        None where this GPU was lost during the calls, which `document` then reports.
-        """
+        """What lies between this GPU and each other; empty if it or they are silent, None if it was lost."""
         others = [(row.index, place) for row in rows if row is not self and (place := row.place) is not None]
         if self._ask is None or self.lost or not others:
             return []

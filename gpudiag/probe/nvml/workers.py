@@ -38,9 +38,8 @@ class Batch:
 class Workers:
     """Threads that take batches: one does it all while calls return at once; else others help.
 
-    On a driver that answers at once, one thread reads eight GPUs in about 60 % of the time of eight threads,
-    which contend for the interpreter lock (4.7 against 8 ms, simulated H100s). A thread whose call never
-    returns is lost; another takes its place.
+    On a driver that answers at once one thread takes 60 % of the time of eight (4.7 against 8 ms for eight
+    simulated H100s: the interpreter lock). A thread whose call never returns is replaced.
     """
 
     def __init__(self, most: int) -> None:
@@ -51,7 +50,7 @@ class Workers:
         self._changed = Condition()
 
     def start(self, readings: Iterable[Callable[[], None]]) -> Batch:
-        """The batch of these readings: when it is done, or when one takes long and all threads are at others."""
+        """The batch of these readings, once it is done, or one takes long and all threads are at others."""
         batch = Batch(readings)
         if batch.done.is_set() or not self._set_to_work(batch):
             return batch

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,6 @@ _ABSENT_MODULE = re.compile(r"No module named '([\w.]+)'")
 # system; a first context on an idle GPU without persistence mode takes seconds more.
 DEADLINE_SECONDS = 30.0
 CPU_BUILD = "CPU build of torch"
-_SOME = "on "  # how the reason begins where contexts start on the other GPUs
 _NO_GPUS = "No CUDA GPUs are available"  # torch's words for a driver that works and lists none
 _PROGRAM = os.path.join(os.path.dirname(__file__), "program.py")
 # On a simulated machine torch's answer is read from the file that this variable names, as
@@ -54,7 +53,7 @@ def torch_answer_of(child: GuardedChild, python: str | None = None) -> TorchAnsw
     late = _why_late(child)
     views = tuple(_view(ordinal, documents.get(ordinal), late) for ordinal in range(expected))
     facts = _facts(answers["build"][0], counts, views, late)
-    return TorchAnswer(_status(facts, child.seconds), facts, views)
+    return TorchAnswer(_status(facts, views, child.seconds), facts, views)
 
 
 def simulated_torch_answer(path: str) -> TorchAnswer:
@@ -65,7 +64,7 @@ def simulated_torch_answer(path: str) -> TorchAnswer:
         return _absent("torch is not installed", None, NOT_ASKED)
     facts = decode(TorchFacts, answer["facts"])
     views = tuple(decode(DeviceView, view) for view in answer.get("devices", []))
-    return TorchAnswer(_status(facts, NOT_ASKED), facts, views)
+    return TorchAnswer(_status(facts, views, NOT_ASKED), facts, views)
 
 
 def _why_late(child: GuardedChild) -> Missing:
@@ -143,11 +142,11 @@ def _context_starts(init_error: str | None, views: tuple[DeviceView, ...]) -> Re
     failed = [view.context_starts for view in views if isinstance(view.context_starts, Missing)]
     if not failed:
         return True
-    where = "" if len(failed) == len(views) else f"{_SOME}{len(failed)} of {len(views)} GPUs: "
+    where = "" if len(failed) == len(views) else f"on {len(failed)} of {len(views)} GPUs: "
     return Missing(failed[0].reason, f"{where}{failed[0].detail}")
 
 
-def _status(facts: TorchFacts, seconds: Reading[float]) -> SourceStatus:
+def _status(facts: TorchFacts, views: Sequence[DeviceView], seconds: Reading[float]) -> SourceStatus:
     """How torch answered, from what it is and what it counts."""
     count, starts = facts.device_count, facts.context_starts
     if isinstance(facts.cuda_runtime_version, Missing):
@@ -159,7 +158,8 @@ def _status(facts: TorchFacts, seconds: Reading[float]) -> SourceStatus:
         state, reason = SourceState.NO_DEVICES, starts.detail
     elif isinstance(starts, Missing):
         state = SourceState.OK if facts.cuda_available is True else SourceState.FAILED
-        reason = f"no CUDA context starts{'' if starts.detail.startswith(_SOME) else ':'} {starts.detail}"
+        some_start = any(view.context_starts is True for view in views)
+        reason = f"no CUDA context starts{'' if some_start else ':'} {starts.detail}"
     else:
         return SourceStatus(SOURCE, SourceState.OK, None, seconds, count)
     return SourceStatus(SOURCE, state, reason, seconds, count)

@@ -51,10 +51,7 @@ def main() -> None:
 
 
 def read_build(torch: Any, libraries: dict[str, Any] | str) -> dict[str, Any]:
-    """Facts that need no driver, in the form of a model.TorchFacts document.
-
-    `libraries` is the answer of `read_libraries`, or how its process ended.
-    """
+    """Facts without a driver, as a model.TorchFacts document; `libraries`: `read_libraries`'s answer."""
     distributed = torch.distributed.is_available()
     facts: dict[str, Any] = {
         "version": torch.__version__,

@@ -40,11 +40,7 @@ def read_host_addresses(variables: Mapping[str, str] = os.environ) -> HostAddres
 
 
 def read_interfaces() -> tuple[OwnInterface, ...]:
-    """The interfaces of this host that have addresses, in the kernel's order.
-
-    Raises:
-        OSError: the kernel does not list them here.
-    """
+    """This host's interfaces with addresses, in the kernel's order. Raises OSError: it lists none."""
     found: dict[tuple[int, str], list[str]] = {}
     for one in list_addresses():
         found.setdefault((one.index, one.interface), []).append(f"{one.address}/{one.prefix}")

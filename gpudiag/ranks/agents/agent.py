@@ -128,11 +128,7 @@ class Agent:
         self._gather_seconds = _GATHER_HERE_SECONDS
 
     def watch(self) -> bool:
-        """Watch the run; True once it is over, False if it is to be given up.
-
-        Raises:
-            UsageError: the interpreter cannot run ranks.
-        """
+        """Watch the run; True once it is over, False to give it up. Raises UsageError: no interpreter."""
         over = False
         while not over and not self._interrupts.is_due():
             self._wait()

@@ -1,8 +1,7 @@
-"""How agents that miss others find them beside the rendezvous: by datagrams to their own networks and to known hosts.
+"""How agents that miss others find them: by datagrams to their own networks and to known hosts.
 
-Nobody announces while all goes well. An agent that has missed somebody for a moment announces who it is and
-where it looks for rank 0; the leader of others of its job replies. What they do then is in `astray` and
-`diagnosis.split`.
+An agent that has missed somebody for a moment announces who it is and where it looks for rank 0; the leader
+of others of its job replies (`astray`, `diagnosis.split`).
 """
 
 import contextlib

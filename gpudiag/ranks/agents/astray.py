@@ -95,7 +95,7 @@ class Astray:
         return found
 
     def leader(self) -> int | None:
-        """The rank that leads those of the same run, where it is lower than this one's; None where none is known."""
+        """The lower rank that leads those of the same run; None where none is known."""
         ranks = [
             received.card.rank
             for received in self._announcer.received_cards()
@@ -203,9 +203,9 @@ def is_same_job(own: Card, other: Card) -> bool:
 
 
 def relation(own: Card, known: frozenset[str], other: Card) -> Relation:
-    """What shows that another agent, which may be of the same job, is; `known` are the addresses of this job's machines.
+    """What shows that another agent may be of the same job, whose machines have the `known` addresses.
 
-    Two jobs of one user that start at the same time have no machine in common, and perhaps not even a port.
+    Two jobs of one user share no machine, and perhaps no port.
     """
     if own.key == other.key or other.trouble or (own.job and own.job == other.job):
         return Relation.CERTAIN

@@ -106,10 +106,7 @@ class Discovery:
         return listeners
 
     def connect(self, rank: int, addresses: Mapping[int, Address]) -> Link | None:
-        """A link to that rank's agent; None if there is none yet, or it is gone.
-
-        `addresses` is where agents on other machines are known to listen.
-        """
+        """A link to that rank's agent, None without; `addresses`: where others are known to listen."""
         link = self._connect_here(rank)
         if link is None and rank in addresses:
             link = connect_agent(addresses[rank], self.key)
@@ -180,11 +177,7 @@ def connect_agent(address: Address, key: str) -> Link | None:
 
 
 def _connect_there(address: Address, key: str) -> Link | None:
-    """A link to the agent of that run that listens at `address`; None if none does.
-
-    Raises:
-        TimeoutError: nothing comes back from there.
-    """
+    """A link to the agent of that run at `address`; None if there is none. Raises TimeoutError: silence."""
     try:
         link = Link(connect_small(address, _CONNECT_SECONDS))
     except TimeoutError:

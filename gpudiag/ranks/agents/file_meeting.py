@@ -152,7 +152,7 @@ def _read_cards(folder: Path, world_size: int) -> dict[int, FileCard]:
                 rank, str(data["host"]), str(data["network"]), tuple(map(str, data["addresses"]))
             )
             dated[rank] = path.stat().st_mtime
-        except (OSError, ValueError, KeyError, TypeError):  # not there yet, or no card
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # not there yet, or no card
             found.pop(rank, None)
     newest = max(dated.values(), default=0.0)
     return {rank: card for rank, card in found.items() if newest - dated[rank] < _STALE_SECONDS}

@@ -1,8 +1,7 @@
-"""The processes that start ranks, as their agent has them: a template of its own, or one forked by a fork server.
+"""The processes that start ranks: a template of the agent's own, or one forked by a fork server.
 
-A template of its own imports torch itself. A `ForkServer` has imported it once, for all sets of ranks of a
-command and for the question what torch sees; what it forks is nobody's child here, so it reports how that
-ended, and reaps it on request.
+A `ForkServer` has imported torch once, for all sets of ranks of a command. What it forks is nobody's child
+here: the server reports how that ended, and reaps it.
 """
 
 import contextlib
@@ -173,7 +172,7 @@ class ForkServer:
     ) -> "ForkedProcess":
         """A process that runs `module:function`; it writes its answer to descriptor 3, which is `answer` there.
 
-        While it is working, the server imports the parts of torch in `preload`, which a later template needs.
+        Meanwhile the server imports the parts of torch in `preload`.
         """
         return self._fork("question", (answer, output), entry=entry, variables={}, preload=list(preload))
 

@@ -1,4 +1,4 @@
-"""The leading agent's questions to the agents of all hosts: what each reaches of the others, and on which ports."""
+"""The leading agent's questions to the agents of all hosts: what each reaches, on which ports."""
 
 import threading
 import time
@@ -77,10 +77,7 @@ class HostSurveys:
         return replace(empty, rows=self._ask(targets))
 
     def take_again(self, survey: Survey) -> Survey:
-        """What failed once more, with sample ports of the same hosts: which are as closed as what failed.
-
-        Where a host refuses, its agent listens on these ports meanwhile.
-        """
+        """What failed once more, with sample ports of those hosts, on which their agents listen."""
         failed, master = failed_ways(survey), master_failures(survey)
         refusing = {way[1] for way, one in failed.items() if one.answer is Answer.REFUSED}
         if refusing:

@@ -71,10 +71,7 @@ class Interrupts:
             self._received, self._received_at = number, time.monotonic()
 
     def is_due(self, patience_seconds: float | None = None) -> bool:
-        """Whether the run must be given up now; after True, leaving the context raises.
-
-        `patience_seconds` overrides the context's `grace_seconds`.
-        """
+        """Whether the run must be given up now; then leaving the context raises. `patience_seconds`: its grace."""
         with contextlib.suppress(BlockingIOError):
             self._wakeup.recv(4096)
         if self._launcher_pid is not None and os.getppid() != self._launcher_pid:
@@ -103,12 +100,9 @@ class Interrupts:
 def noted_interrupts(*, launcher_pid: int | None = None, grace_seconds: float = 0.0) -> Iterator[Interrupts]:
     """Note signals instead of acting on them while the context is open; then raise them.
 
-    A launcher that loses one of its processes sends SIGTERM to the others, which still have to report
-    it: so a SIGTERM becomes due only after `grace_seconds`, and is not raised if the run has ended by
-    then. The death of `launcher_pid`, this process's parent, counts as SIGTERM.
-
-    Python lets only the main thread handle signals; in other threads signals are not noted and act as
-    before.
+    A launcher that loses a process sends SIGTERM to the others, which still have to report it: it becomes due
+    after `grace_seconds`, and is not raised if the run has ended by then. The death of `launcher_pid`, our
+    parent, counts as SIGTERM. Only the main thread notes signals, as Python has it.
     """
     wakeup, writer = socket.socketpair()
     wakeup.setblocking(False)

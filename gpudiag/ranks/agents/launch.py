@@ -80,17 +80,15 @@ def run_ranks(
 ) -> RankRun:
     """Run `entry` (`module:function`, see `context`) on every rank; return what became of each.
 
-    Without an `environment` all ranks are spawned on this machine; with one, this process runs the
-    rank that its launcher gave it and agrees with the others on one result. `run_id` names the run: it is
-    the same in all processes of a launch, and unique to each run of a process. `arguments` must be a JSON
-    object. `python` is the interpreter for the ranks; `variables` are set for them in addition to this
-    process's own. `preload` is imported once, before the ranks are forked, and so are those modules of
-    `try_preload` that are installed. In the leading process of a launch only, `on_event` is called with
-    each event that an entry emits, `on_views` ten times a second with where all ranks are, `is_over` is polled
-    (True ends the run), and `goes_on` decides for the finished run whether all processes are to run something
-    more: `RankRun.goes_on` of each. `notice` is called with a sentence in any process that has waited for ranks on other machines for 5 s. `explanations`
-    is called if this agent's only rank ends badly, for what a library printed about it. `server` has imported
-    torch for `python`: it forks the ranks' template; where it is gone, the template imports for itself.
+    Without an `environment` all ranks are spawned here; with one, this process runs its launcher's rank and
+    agrees with the others on one result. `run_id` is the same in all processes of a launch, and unique to
+    each run. `arguments` must be a JSON object. `python` is the ranks' interpreter, `variables` are added to
+    their environment. `preload`, and what is installed of `try_preload`, is imported once before they are
+    forked. In the leading process only, `on_event` gets each event that an entry emits, `on_views` ten times
+    a second where all ranks are, `is_over` is polled (True ends the run), and `goes_on` decides whether all
+    processes run something more (`RankRun.goes_on`). `notice` gets a sentence after 5 s of waiting for other
+    machines. `explanations` is called if this agent's only rank ends badly, for a library's words. `server`
+    forks the ranks' template.
 
     Raises:
         UsageError: `python` cannot run ranks, or a module of `preload` is not installed.
@@ -208,10 +206,7 @@ def _membership(
 def _watch(
     environment: RankEnvironment, discovery: Discovery, notice: Callable[[str], None] | None
 ) -> MeetingWatch | None:
-    """What looks for rank 0 where it is met by its address; None where a launcher started all ranks on this machine.
-
-    Who gives a loopback address means this machine, and may be wrong.
-    """
+    """What looks for rank 0 at its address; None where a launcher started all ranks on this machine."""
     port = environment.master_port
     if (
         environment.master is None
@@ -281,10 +276,7 @@ def _local_ranks(environment: RankEnvironment | None, world_size: int) -> tuple[
 
 
 def _init_method(environment: RankEnvironment | None, directory: Path) -> str:
-    """Where torch's process group has its rendezvous: where the launcher sets it, or a file.
-
-    A file needs no port that other programs could take.
-    """
+    """Where torch's process group has its rendezvous: the launcher's, or a file, which needs no port."""
     return f"file://{directory}/rendezvous" if environment is None else environment.init_method
 
 
@@ -312,8 +304,8 @@ def _start(
 def _rank_variables(environment: RankEnvironment | None) -> dict[str, str]:
     """Environment variables that ranks need and the user has not set.
 
-    One OpenMP thread per rank, as torchrun sets. gloo looks up the host's own name to find an
-    address, which a bad /etc/hosts breaks; on one machine the loopback interface needs no lookup.
+    One OpenMP thread per rank, as torchrun; the loopback interface for gloo on one machine, which would look
+    up the host's own name.
     """
     defaults = {"OMP_NUM_THREADS": "1"}
     if environment is None or (environment.on_one_machine and not _is_found_by_name(environment)):
@@ -322,20 +314,14 @@ def _rank_variables(environment: RankEnvironment | None) -> dict[str, str]:
 
 
 def _is_found_by_name(environment: RankEnvironment) -> bool:
-    """Whether gloo finds an address by itself that other machines reach, too, where ranks may be on several.
-
-    Who gives rank 0 alone a loopback address has others elsewhere.
-    """
+    """Whether gloo itself finds an address that other machines reach, where ranks may be on several."""
     if not _may_be_elsewhere(environment):
         return False
     return bool(set(look_up(socket.gethostname()) or ()) & set(own_addresses()))
 
 
 def _refuse_absent_modules(preload: Sequence[str]) -> None:
-    """Raise at once if a module (torch) is not installed, without importing it.
-
-    For another interpreter (`--python`) the template reports that itself.
-    """
+    """Raise if a module is not installed here, without importing it; of `--python` the template reports."""
     for name in preload:
         if "." not in name and importlib.util.find_spec(name) is None:
             raise absent_module(name)

@@ -175,7 +175,7 @@ class Link:
             raise LinkLostError
         try:
             messages = [decode_message(json.loads(line)) for line in lines]
-        except ValueError as error:  # the peer is not an agent of gpudiag
+        except (ValueError, RecursionError) as error:  # the peer is not an agent of gpudiag
             raise LinkLostError from error
         waiting, self._waiting = self._waiting, []
         return waiting + messages

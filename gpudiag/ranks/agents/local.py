@@ -35,9 +35,10 @@ from gpudiag.ranks.diagnosis.dump import DumpFiles, RankDump, collect_dumps
 from gpudiag.ranks.diagnosis.host_load import HostLoad
 from gpudiag.ranks.diagnosis.start_error import StartFailure, slow_start
 from gpudiag.ranks.diagnosis.view import Life, RaisedError, RankView
-from gpudiag.ranks.event_log import EventKind, EventReader
+from gpudiag.ranks.event_log import EventReader
 from gpudiag.ranks.rank.board import PositionBoard
 from gpudiag.ranks.rank.job import Job, LocalRank
+from gpudiag.ranks.run import EventKind, RankEvent
 from gpudiag.ranks.stages import RENDEZVOUS, Position
 
 # --- what is known of one rank
@@ -95,14 +96,14 @@ class RankRecord:
         """Record evidence of how the rank ended."""
         self.seen = replace(self.seen, traces=(*self.seen.traces, *traces))
 
-    def add_events(self, events: list[dict[str, Any]]) -> None:
-        """Record from lines of the rank's event file how its entry ended."""
+    def add_events(self, events: Sequence[RankEvent]) -> None:
+        """Record from the rank's events how its entry ended."""
         for event in events:
-            data = event["data"]
-            if event["kind"] == EventKind.RESULT:
-                self.seen = replace(self.seen, finished=True, finished_at=event["at"])
-            elif event["kind"] == EventKind.RAISED:
-                error = RaisedError(data["type"], data["message"], data["place"], event["at"])
+            data = event.data
+            if event.kind is EventKind.RESULT:
+                self.seen = replace(self.seen, finished=True, finished_at=event.at_seconds)
+            elif event.kind is EventKind.RAISED:
+                error = RaisedError(data["type"], data["message"], data["place"], event.at_seconds)
                 self.seen = replace(self.seen, raised=error)
 
     def add_look(
@@ -325,7 +326,7 @@ class LocalRanks:
         self.records = tuple(
             RankRecord(
                 local,
-                EventReader(directory.events_path(local.rank)),
+                EventReader(directory.events_path(local.rank), local.rank),
                 RankView(local.rank, local.local_rank, host="", life=Life.NOT_STARTED),
                 store_port=job.store_port,
                 groups=GroupWatch(own_groups),
@@ -385,22 +386,22 @@ class LocalRanks:
             self._template = server.fork_template(job_path, output, descriptors, given, self._job.preload)
         self._template_socket.close()
 
-    def poll(self) -> list[tuple[int, dict[str, Any]]]:
-        """Look at every rank once; return the events written since the last call, with their rank."""
+    def poll(self) -> list[RankEvent]:
+        """Look at every rank once; return the events written since the last call, by CLOCK_MONOTONIC."""
         if self._ended:
             return []
         self._read_messages()
         now = time.monotonic()
         watched, self._looked_at = watched_seconds(now - self._looked_at), now
         load = self._load.factor()
-        events: list[tuple[int, dict[str, Any]]] = []
+        events: list[RankEvent] = []
         for index, record in enumerate(self.records):
             state = None if record.seen.pid is None else find_process(record.seen.pid)
             position = self._board.read_position(index, history=record.knows_history)
             record.add_look(now, watched, position, state, load)
             new = record.events.read_new()
             record.add_events(new)
-            events += [(record.local.rank, event) for event in new]
+            events += new
             if record.seen.life is Life.ENDED and record.seen.exit != 0:
                 self._keep_traces(record)
         return events
@@ -467,9 +468,7 @@ class LocalRanks:
     def end(self) -> tuple[int, ...]:
         """Kill all processes that are left; return the pids of ranks that did not die in time.
 
-        They have two seconds, and three more for each that uses a GPU.
-
-        The ranks' records stay as they are: a death that we cause is not an incident.
+        They have two seconds, and three more for each that uses a GPU. A death that we cause is no incident.
         """
         if self._ended:
             return ()

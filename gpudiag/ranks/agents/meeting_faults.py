@@ -1,4 +1,4 @@
-"""Why ranks that have been started do not meet: the leading agent asks what every host reaches, and judges."""
+"""Why started ranks do not meet: the leading agent asks what every host reaches, and judges."""
 
 import os
 import socket
@@ -75,8 +75,8 @@ class MeetingFaults:
     def find_early(self, views: Sequence[RankView], now: float) -> tuple[Incident, ...]:
         """What is certain before any rank fails; `now` is in seconds since the run started.
 
-        A firewall that leaves the rendezvous port alone; and, looked for once, when all agents are there,
-        hosts that publish no address, or a loopback one: their ranks and those of other hosts cannot connect.
+        A firewall that leaves the rendezvous port alone; once all agents are there, hosts with no or a
+        loopback address.
         """
         if self.shut_out is not None:
             return (self.shut_out.incident(now),)
@@ -95,9 +95,9 @@ class MeetingFaults:
     def find(
         self, waiting: Sequence[Incident], views: Sequence[RankView], *, certain: bool
     ) -> tuple[Incident, ...]:
-        """What keeps the ranks apart, where the hosts' addresses or ports explain `waiting`; else nothing.
+        """What keeps the ranks apart, if addresses or ports explain `waiting`; without `certain` it may heal.
 
-        Takes up to 3 s, and 6 s where ports are closed. What is not `certain` yet may heal.
+        Takes up to 3 s, and 6 s where ports are closed.
         """
         if not waiting or not all(map(_may_be_explained, waiting)):
             return ()

@@ -3,9 +3,9 @@
 import atexit
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.linux.namespaces import read_machine
@@ -28,7 +28,7 @@ from gpudiag.ranks.diagnosis.outage import CUT_SECONDS
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, UNANSWERED, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
 from gpudiag.ranks.event_log import EventLog
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 _TICK_SECONDS = 0.1
@@ -119,7 +119,7 @@ class Follower:
         self._link.send(messages.Hello(rank, location, port, paths_port, self._host, size))
         if self.addresses is not None:
             self._link.send(messages.OwnAddresses(self.addresses))
-        self._report([event for _, event in self._log.raw])  # a new leader knows nothing yet
+        self._report(self._log.collected)  # a new leader knows nothing yet
         while self._verdict is None:
             self._wait()
             if self._interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
@@ -135,7 +135,7 @@ class Follower:
             self._log.add(new)
             self._local.limit_start(time.monotonic() - self._started, self._import_seconds)
             if new or time.monotonic() - self._reported_at >= self._report_seconds:
-                self._report([event for _, event in new])
+                self._report(new)
             for row in () if self._paths is None else self._paths.surveyor.take():
                 self._link.send(row)
             if self._tcp.sample(self._local.live_pids()):
@@ -194,7 +194,7 @@ class Follower:
         awaited = (*self._local.filenos(), self._link.fileno(), self._interrupts.fileno())
         wait_readable(awaited, _TICK_SECONDS)
 
-    def _report(self, events: list[dict[str, Any]]) -> None:
+    def _report(self, events: Sequence[RankEvent]) -> None:
         failure = self._local.start_failure
         if failure is not None:
             stderr = self._local.stderr_tail()
@@ -309,7 +309,7 @@ class Membership:
                 self._astray.found_rank_0()
             if found is None:
                 log = EventLog(assignment.started, assignment.on_event)
-                log.add(own.raw)
+                log.add(own.collected)
                 run = self._lead(assignment, log)
                 return run if self._twin is None else self._follow_twin(self._twin, assignment)
             leader, link = found
@@ -350,8 +350,7 @@ class Membership:
     def _find_leader(self, assignment: Assignment, own: EventLog) -> tuple[int, Link] | None:
         """The lowest live rank and a link to its agent; None if that is this one, or the run is given up.
 
-        At the start the lowest rank may not be up yet, and is waited for; once there has been a leader,
-        no further agents come up, and the next one soon notices that it leads now.
+        At the start the lowest rank is waited for; later the next one soon notices that it leads.
         """
         first_contact = assignment.budgets.seconds_for(RENDEZVOUS)
         if self._watch is not None and not self._peers.met:
@@ -428,11 +427,7 @@ class Membership:
         return {} if self._astray is None else self._astray.addresses()
 
     def _follow_twin(self, leader: ReceivedCard, assignment: Assignment) -> RankRun | None:
-        """The verdict of the agent of the same rank at the address where all look.
-
-        Raises:
-            UsageError: it refuses this one, or is gone.
-        """
+        """The verdict of the same rank's agent where all look. Raises UsageError: it refuses, or is gone."""
         if self._astray is None or not self._astray.join(leader):
             raise started_twice(self._discovery.rank)
         while not assignment.interrupts.is_due(LAUNCHER_PATIENCE_SECONDS) and self._astray.is_joined:
@@ -551,11 +546,7 @@ class _Patience:
 
 
 def _obey(verdict: Verdict, link: Link) -> RankRun | None:
-    """The run for the follower's caller; either way this process waits for the leader's to end first.
-
-    Raises:
-        SystemExit: the leader ended with an error.
-    """
+    """The run for the follower's caller, once the leader's process ended. Raises SystemExit: by an error."""
     _lines_to_leader.append(link)
     if verdict.exit_status is not None:
         raise SystemExit(verdict.exit_status)

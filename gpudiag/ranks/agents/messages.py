@@ -13,7 +13,7 @@ from gpudiag.ranks.diagnosis.paths import Contact
 from gpudiag.ranks.diagnosis.start_error import StartFailure
 from gpudiag.ranks.diagnosis.survey import Target, Try
 from gpudiag.ranks.diagnosis.view import RankView
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.run import RankEvent, RankRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,7 @@ class RelayedCard:
 
 @dataclass(frozen=True, slots=True)
 class WayLook:
-    """From a follower: whether it still looks for another server that its rank meets before rank 0's own.
-
-    `card` holds what it found in the end; None where nothing is there.
-    """
+    """From a follower: whether it still looks for another server before rank 0's; `card`: what it found."""
 
     looking: bool
     card: Card | None = None
@@ -114,10 +111,10 @@ class RefusedRank:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """From a follower: its rank's state, and the lines that the rank has added to its event file."""
+    """From a follower: its rank's state, and its new events, by the CLOCK_MONOTONIC of its machine."""
 
     view: RankView
-    events: tuple[dict[str, Any], ...]
+    events: tuple[RankEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,11 +349,7 @@ def encode_message(message: Message) -> dict[str, Any]:
 
 
 def decode_message(data: Any) -> Message:
-    """The message in a JSON object of another process.
-
-    Raises:
-        ValueError: it is not a message: the sender is not gpudiag.
-    """
+    """The message in a JSON object of another process. Raises ValueError: the sender is not gpudiag."""
     kind = _TYPES.get(str(data.get("kind"))) if isinstance(data, dict) else None
     if kind is None:
         raise ValueError("not a gpudiag message")

@@ -49,11 +49,9 @@ def require_address(
     notice: Callable[[str], None] | None = None,
     meanwhile: Callable[[str], None] | None = None,
 ) -> None:
-    """Return once the name where ranks are to meet has an address.
+    """Return once the name where ranks are to meet has an address, which a cluster may give late.
 
-    It may get one late: a cluster names rank 0's container when that is up, which may be after this one.
-    `notice` gets after 5 s what is waited for; `meanwhile` is called several times a second with the
-    resolver's reason.
+    `notice` gets after 5 s what is waited for; `meanwhile` several times a second the resolver's reason.
 
     Raises:
         NoAddressError: the name still did not resolve after `patience_seconds`.
@@ -86,11 +84,7 @@ def has_address(name: str) -> bool:
 
 
 def is_own_address(name: str) -> bool:
-    """Whether this machine has one of the addresses of that name.
-
-    Raises:
-        OSError: the name has no address.
-    """
+    """Whether this machine has one of the addresses of that name. Raises OSError: the name has no address."""
     for family, kind, protocol, _, place in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM):
         with socket.socket(family, kind, protocol) as probe:
             try:

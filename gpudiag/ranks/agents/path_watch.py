@@ -1,11 +1,8 @@
-"""Whether the hosts of a run reach each other: every agent answers at a port of its own, and tries the others' ports.
+"""Whether the hosts of a run reach each other: every agent answers at its own port, and tries the others'.
 
-The port is one that the kernel gives (an ephemeral one), as those of NCCL and gloo are: a firewall that opens
-the rendezvous port alone is found. A thread answers, so that an agent that is busy still does; a stopped one
-does not.
-
-Agents agree by small packets, so that they still can where large ones are lost. Whether a packet of full size
-passes is tried on a connection of its own; where none does, the largest that passes is looked for.
+The port is ephemeral, as those of NCCL and gloo, so that a firewall that opens the rendezvous port alone
+shows. A thread answers, which a busy agent still has. Whether packets of full size pass is tried apart; else
+which do.
 """
 
 import contextlib
@@ -127,10 +124,7 @@ class PathWatch:
         return Paths(self._rank, {**hosts, self._rank: own_host}, {**rows, self._rank: own}, passed)
 
     def look_on(self, others: Sequence[HostAgent], own_host: str, *, urgent: bool = True) -> tuple[Look, ...]:
-        """The last two looks since `forget`, the later one last. Does not wait: a thread looks again and again.
-
-        Where it is not `urgent`, and the last look found nothing, the next one is later.
-        """
+        """The last two looks since `forget`, by a thread, which looks later if all is well or not `urgent`."""
         last = self._looks[-1] if self._looks else None
         pause = _WHOLE_AGAIN_SECONDS if urgent else _IDLE_AGAIN_SECONDS
         if last is not None and not last.paths.is_whole:
@@ -191,9 +185,9 @@ class PathWatch:
     def _try_size(
         self, address: tuple[str, int], size_bytes: int | None, seconds: float
     ) -> tuple[int, bool | None]:
-        """The bytes of a message to that agent, and whether it came back; None for that where it was not sent.
+        """The bytes of a message to that agent (one packet, if at most a full one), and whether it came back.
 
-        One message is one packet, as long as it is not larger than a full one: None as its size.
+        None for that where it was not sent; None as its size for a full one.
         """
         try:
             link = Link(socket.create_connection(address, timeout=_CONNECT_SECONDS))

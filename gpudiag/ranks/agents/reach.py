@@ -78,6 +78,7 @@ class Reach:
     place: str  # HOST:PORT, as it was given
     host: str | None = None  # the machine that was found there; None for this one
     only_open: OnlyOpenPort | None = None  # it is rank 0's of this run, and a firewall is between
+    resets: bool = False  # another server is there, and it resets connections
 
     def evidence(self) -> tuple[Evidence, ...]:
         """The facts that judging needs."""
@@ -163,7 +164,7 @@ def look_for_other_server(meeting: Meeting) -> Reach | None:
     for address in found[:_MOST_ADDRESSES]:
         reach = _look_at_address(address, meeting, place)
         if reach is None or reach.obstacle not in _PASSED_OVER:
-            is_kept = reach is not None and reach.obstacle is Obstacle.FOREIGN and _RESETS not in reach.words
+            is_kept = reach is not None and reach.obstacle is Obstacle.FOREIGN and not reach.resets
             return reach if is_kept else None
     return None
 
@@ -354,7 +355,7 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
         return Reach(Obstacle.NO_ROUTE, words, place)
     if answer == errno.ECONNRESET:  # before the server could be greeted
         words = f"another server has port {meeting.port} of {named}; {_RESETS}"
-        return Reach(Obstacle.FOREIGN, words, place)
+        return Reach(Obstacle.FOREIGN, words, place, resets=True)
     if answer == errno.ECONNREFUSED:
         tried = _try_agents(address, meeting)
         if None in tried:
@@ -414,7 +415,7 @@ def _identify(
             "reset": _RESETS,
             "closed": "it closes connections and sends nothing",
         }.get(ended, "it accepts connections and sends nothing")
-    return Reach(Obstacle.FOREIGN, f"{other}; {what}", place)
+    return Reach(Obstacle.FOREIGN, f"{other}; {what}", place, resets=what == _RESETS)
 
 
 def _protocol(first_line: str) -> str:

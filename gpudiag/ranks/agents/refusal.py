@@ -86,11 +86,7 @@ class Outsider:
 
 
 def require_open_files() -> None:
-    """Raise where this process may open too few files for a rank: it would end somewhere in the middle.
-
-    Raises:
-        RankStartError: the limit is below 64.
-    """
+    """Raise RankStartError if this process may open fewer than 64 files: a rank would end in the middle."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= limit < _OPEN_FILES:
         raise RankStartError(
@@ -100,10 +96,7 @@ def require_open_files() -> None:
 
 
 def share_refusal(error: GpudiagError, rank: int, world_size: int) -> bool:
-    """Whether the leader of the other ranks took it over that this one cannot start, and has ended the run for that.
-
-    It is looked for on this machine's networks for 8 s.
-    """
+    """Whether the leader, searched here for 8 s, ended the run because this rank cannot start."""
     outsider = Outsider(_card(rank, world_size, trouble=error.message, hint=error.hint))
     began = time.monotonic()
     with contextlib.closing(outsider):
@@ -124,11 +117,7 @@ class Search:
         self._began = time.monotonic()
 
     def __call__(self, reason: str) -> None:
-        """Look on; `reason` is the resolver's.
-
-        Raises:
-            SystemExit: the leader of others has reported that.
-        """
+        """Look on; `reason` is the resolver's. Raises SystemExit: the leader of others has reported that."""
         if self._outsider is None:
             words = f"{self._card.place.rpartition(':')[0]} has no address there: {reason}"
             self._outsider = Outsider(replace(self._card, obstacle=Obstacle.NO_ADDRESS.value, found=words))
@@ -136,11 +125,7 @@ class Search:
             raise SystemExit(int(ExitStatus.ERROR))
 
     def await_report(self) -> None:
-        """Wait for a leader that knows of it; return where none does.
-
-        Raises:
-            SystemExit: it has reported that.
-        """
+        """Wait for a leader that knows of it; return where none does. Raises SystemExit: it reported that."""
         until = self._began + _SEARCH_SECONDS
         while self._outsider is not None and self._outsider.is_taken and time.monotonic() < until:
             self("")

@@ -4,7 +4,6 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from gpudiag.linux.child import kill
 from gpudiag.linux.namespaces import Machine
@@ -26,7 +25,7 @@ from gpudiag.ranks.diagnosis.split import Looker
 from gpudiag.ranks.diagnosis.start_error import FailedStart
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import SILENT_SECONDS
-from gpudiag.ranks.event_log import RawEvent
+from gpudiag.ranks.run import RankEvent
 from gpudiag.ranks.stages import IMPORT, INIT, RENDEZVOUS
 
 # Agents report every tenth of a second; only gaps longer than this count as silence.
@@ -81,7 +80,7 @@ class RemoteRecord:
     host_addresses: HostAddresses | None = None  # None: not sent, or its kernel does not list them
     survey: messages.SurveyRow | None = None  # the last answer
     comparison: ClockComparison = field(default_factory=ClockComparison)
-    held: list[dict[str, Any]] = field(default_factory=list)  # events that came before its clock was known
+    held: list[RankEvent] = field(default_factory=list)  # events that came before its clock was known
 
     @property
     def offset(self) -> ClockOffset | None:
@@ -116,24 +115,24 @@ class RemoteRecord:
             traces = (*traces, *evidence.of_agent_process(find_process(self.pid_here)))
         return replace(view, silent_seconds=silent, traces=traces)
 
-    def update(self, state: messages.RankState) -> list[RawEvent]:
+    def update(self, state: messages.RankState) -> list[RankEvent]:
         """Keep the view; return the events in the message and those held so far, with times of our clock."""
         self.view = state.view
         self.held += state.events
         return self.release_events()
 
-    def compare_clocks(self, answer: messages.ClockAnswer) -> list[RawEvent]:
+    def compare_clocks(self, answer: messages.ClockAnswer) -> list[RankEvent]:
         """Add a clock exchange; return the events that were held until the offset was known."""
         self.comparison.add(answer.asked_at, answer.answered_at, time.monotonic())
         return self.release_events()
 
-    def release_events(self) -> list[RawEvent]:
+    def release_events(self) -> list[RankEvent]:
         """The held events, with times of our clock; none while the offset is not known."""
         offset = self.offset
         if offset is None:
             return []
         events, self.held = self.held, []
-        return [(self.rank, {**event, "at": event["at"] - offset.seconds}) for event in events]
+        return [replace(event, at_seconds=event.at_seconds - offset.seconds) for event in events]
 
     def lose(self) -> None:
         """Note that the agent is gone, and so is its rank, which the kernel kills with it."""
@@ -183,8 +182,8 @@ class RemoteRanks:
     ) -> None:
         """Wait on `listeners` for the agents of all ranks but `own_rank`, which know the run's `key`.
 
-        `own` is where this agent is, with the address at which other machines reach this one; `path_watch`
-        looks at the network to them; the `announcer` finds agents that do not find this one.
+        `own` is where this agent is reached; `path_watch` looks at the network, the `announcer` for lost
+        agents.
         """
         self._path_watch = path_watch
         self._own_addresses: set[str] = set()
@@ -199,7 +198,7 @@ class RemoteRanks:
         self._own_rank = own_rank
         self._own = own
         self._sent_at = 0.0
-        self._received: list[RawEvent] = []
+        self._received: list[RankEvent] = []
         self._relays: set[str] = set()  # hosts whose followers listen for agents that are not received here
         self._asked_at = 0.0
         self._turn = 0
@@ -223,8 +222,8 @@ class RemoteRanks:
         """The descriptors to wait for."""
         return [*self._handshake.filenos(), *(link.fileno() for link in self._links())]
 
-    def poll(self) -> list[RawEvent]:
-        """Receive messages; return the events since the last call, with their rank and times of our clock."""
+    def poll(self) -> list[RankEvent]:
+        """Receive messages; return the events since the last call, with times of our clock."""
         self.receive()
         events, self._received = self._received, []
         return events
@@ -452,7 +451,7 @@ class RemoteRanks:
             time.sleep(0.01)
             self.receive()
 
-    def _welcome(self, caller: Caller) -> list[RawEvent]:
+    def _welcome(self, caller: Caller) -> list[RankEvent]:
         """Accept the agent for its rank; return the events that came with its greeting."""
         link, hello = caller.link, caller.hello
         if isinstance(hello, messages.Stray):
@@ -527,7 +526,7 @@ class RemoteRanks:
         machine = link.peer_address or (self._own.address and self._own.address[0])
         return None if port is None or machine is None else (machine, port)
 
-    def _receive(self, record: RemoteRecord, link: Link) -> list[RawEvent]:
+    def _receive(self, record: RemoteRecord, link: Link) -> list[RankEvent]:
         try:
             received = link.receive()
         except LinkLostError:
@@ -535,7 +534,7 @@ class RemoteRanks:
             return []
         return [event for message in received for event in self._read(record, message)]
 
-    def _read(self, record: RemoteRecord, message: messages.Message) -> list[RawEvent]:
+    def _read(self, record: RemoteRecord, message: messages.Message) -> list[RankEvent]:
         match message:
             case messages.RankState():
                 return record.update(message)

@@ -1,8 +1,7 @@
 """The one directory of a run: result files, what the ranks wrote to stderr, their stacks.
 
-It lies under $XDG_RUNTIME_DIR, else under the temporary directory, in a folder of this user. Its
-owner holds a lock on a file in it for as long as it lives, whatever ends it; so the next start can
-distinguish a directory that was left behind (kill -9, power loss) from one in use, and removes it.
+It lies in this user's folder under $XDG_RUNTIME_DIR, else the temporary directory. Its owner holds a lock in
+it while it lives: so the next start finds and removes what was left behind.
 """
 
 import contextlib

@@ -1,9 +1,8 @@
-"""Notes that agents leave in the store where the ranks meet: where only that port is open, they can still find out.
+"""Notes that agents leave in the store where the ranks meet, for those who reach that port alone.
 
-Rank 0's agent writes its host's name there once its ranks' store is up; an agent that reaches the store and
-none of the ports of rank 0's agent reads it, so knows that the run is right and that a firewall is between,
-and leaves a note of what it found. The words are those of torch's TCPStore (TCPStoreBackend.hpp): a byte for
-the kind of the query, and lengths of 8 bytes.
+Rank 0's agent writes its host's name there; an agent that reaches the store and none of that agent's ports
+knows that a firewall is between, and leaves a note. The words are those of torch's TCPStore
+(TCPStoreBackend.hpp).
 """
 
 import contextlib
@@ -87,11 +86,7 @@ class StoreNotes:
 
 
 def _receive(store: socket.socket, size: int) -> bytes:
-    """So many bytes of the store's answer.
-
-    Raises:
-        OSError: they do not come.
-    """
+    """So many bytes of the store's answer. Raises OSError: they do not come."""
     data = b""
     while len(data) < size:
         chunk = store.recv(size - len(data))

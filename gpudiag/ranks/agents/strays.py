@@ -130,9 +130,9 @@ class Strays:
                 self.yields_to = received
 
     def lookers(self) -> tuple[Looker, ...]:
-        """The agents that have found this one, or whose cards it receives, and whose ranks are missing here.
+        """The agents that have found this one, or whose cards came, and whose ranks are missing here.
 
-        Those who look where a process looks that has a rank of this run, too, are of another job.
+        Those who look where a process of this run's ranks looks are of another job.
         """
         now = time.monotonic()
         known = [(record.card, record.found_at, True) for record in self._records.values()]

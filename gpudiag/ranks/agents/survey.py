@@ -126,10 +126,7 @@ def _answer_of(number: int, place: tuple[object, ...]) -> Answer:
 
 
 def may_send_to(address: str) -> bool:
-    """Whether the kernel knows a way there, and the neighbour on it answers; nothing is sent.
-
-    An error of connect(2) then means that an ICMP message came back: a firewall's, or a router's.
-    """
+    """Whether the kernel has a way there and the neighbour answers: an error is then an ICMP message."""
     try:
         ((family, _, _, _, place), *_) = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -1,8 +1,7 @@
 """What the kernel counts of the TCP connections of this agent's ranks, by the address at the other end.
 
-`ss -ti` shows the same: struct inet_diag_msg and struct tcp_info of linux/inet_diag.h and linux/tcp.h, by
-netlink. A rank's own connections (gloo's, and NCCL's without RDMA) are known by the sockets that its process
-has open.
+As `ss -ti`: struct inet_diag_msg and tcp_info (linux/inet_diag.h, linux/tcp.h), of sockets that ranks have
+open.
 """
 
 import contextlib
@@ -33,11 +32,10 @@ _SAMPLE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PeerSegments:
-    """Data segments that ranks of this agent sent to one address, and how many of them again because they were lost.
+    """Data segments that this agent's ranks sent to one address, and how many again because they were lost.
 
-    A sender whose host is short of processors sends again what had arrived (tail loss probes, RFC 8985): as
-    many as all of 941 on a sound network. The receiver reports them (duplicate SACK, RFC 2883), and these do
-    not count.
+    A starved sender sends again what arrived (tail loss probes, RFC 8985); what the receiver reports so (RFC
+    2883) does not count.
     """
 
     address: str
@@ -98,11 +96,7 @@ def is_connected_to(pid: int, port: int) -> bool | None:
 
 
 def _read_connections(family: int, inodes: set[int]) -> Iterator[tuple[bytes, PeerSegments]]:
-    """Each established connection of those sockets, by the kernel's cookie for it.
-
-    Raises:
-        OSError: the kernel does not answer such questions.
-    """
+    """Each established connection of those sockets, by the kernel's cookie. Raises OSError: no answer."""
     asked = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, _ESTABLISHED)
     for message in ask_all(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, asked):
         found = _parse_connection(family, message, inodes)

@@ -26,8 +26,7 @@ def find_wrong_addresses(
 ) -> tuple[Incident, ...]:
     """An incident for each host whose ranks publish a wrong address; `first` is what was seen of it.
 
-    `compare_networks` is for ranks that wait, where nothing can be tried: a route between two networks is not
-    seen.
+    `compare_networks`: for ranks that wait, where nothing can be tried; a route between networks is not seen.
     """
     if len(survey.hosts) < 2:
         return ()
@@ -102,9 +101,9 @@ def _why_other_family(survey: Survey, rank: int, one: Published) -> tuple[Try, .
 
 
 def _is_in_another_network(survey: Survey, rank: int, one: Published) -> bool:
-    """Whether most other hosts publish addresses of one network, and this host has one there and publishes another.
+    """Whether most other hosts publish addresses of one network, and this host has one there and not so.
 
-    Only where nothing could be tried: networks with routes between them are sound.
+    Only where nothing could be tried: routes may join networks.
     """
     networks = Counter(
         survey.addresses[other].network_of(each.address)

@@ -1,7 +1,6 @@
 """What a process's own control groups do to it: freeze it, hold it back by a quota, limit its memory.
 
-Works with both versions of cgroups, and with both at once (cgroup-v1/*.rst and cgroup-v2.rst of the
-kernel). A process may be moved to another group at any time, so its groups are looked up repeatedly.
+Both versions, also at once; a process may be moved, so groups are looked up again and again.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """What can be read from a hung rank: the stacks of its threads, and torch's flight recorder.
 
-The stacks come from a signal handler in C (faulthandler), which works while the main thread hangs in
-any call. The flight recorder needs Python: a thread answers requests while the main thread does not
-hold the GIL, as inside a collective.
+Stacks come by a signal handler in C (faulthandler), in any call; the recorder by a thread, if Python's lock
+is free, as inside a collective.
 """
 
 import contextlib
@@ -118,11 +117,7 @@ def collect_dumps(asked: list[DumpFiles]) -> tuple[RankDump, ...]:
 
 
 def parse_main_stack(text: str) -> tuple[str, ...]:
-    """The main thread's frames in what faulthandler wrote, innermost first, as `file:line in function`.
-
-    The thread that got the signal, which is the main thread wherever it can take signals, comes
-    under the heading `Current thread`.
-    """
+    """The main thread's frames (`Current thread`), innermost first, as `file:line in function`."""
     _, _, current = text.rpartition("Current thread ")
     frames = []
     for line in current.splitlines()[1:]:
@@ -155,10 +150,7 @@ _RECORDERS: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 def dump_flight_recorder() -> str | bytes | None:
-    """The JSON of the first recorder of this process that has any entries; None if this torch records none.
-
-    The recorders are private API of torch: a change in them must break nothing but this.
-    """
+    """The JSON of the first recorder with entries, None without; private API of torch, which may change."""
     torch = sys.modules.get("torch")
     for name, arguments in _RECORDERS:
         try:

@@ -61,11 +61,10 @@ _OBSTACLES = {"no_answer": Answer.SILENT, "refused": Answer.REFUSED, "no_route":
 def join_unreached(
     incidents: Sequence[Incident], server: str, met: frozenset[str], agent_port: int
 ) -> tuple[Incident, ...]:
-    """The incidents, with those of all other hosts that do not reach rank 0's as one: it is that host that is closed.
+    """The incidents, with all hosts that do not reach `server`, rank 0's host, as one: it is that one's.
 
-    `server` is rank 0's host, and `met` are the hosts whose agents have met: where another one has, it is
-    not. Where a host is refused at the rendezvous port, its ranks are not up yet; but the agent is, at
-    `agent_port`.
+    Not if another of the `met` hosts has met. Where the rendezvous port refuses, its ranks are not up; its
+    agent is, at `agent_port`.
     """
     unreached = [
         one
@@ -276,8 +275,8 @@ def _ports(detail: Survey, ways: Iterable[_Way]) -> dict[int, set[Answer]]:
 def describe_ports(ports: Mapping[int, set[Answer]], how: set[Answer]) -> tuple[str, str]:
     """The ports that are closed in that way, and those that are open: `22, 29500`, `32768 to 65535`.
 
-    Behind a firewall that drops or prohibits, a port that is refused is open: the host itself refuses where
-    nobody listens. Where the firewall refuses, agents listen on the sample ports, as far as every user may.
+    Behind a firewall that drops or prohibits, a refused port is open. Where it refuses, agents listen on
+    samples.
     """
     refuses = Answer.REFUSED in how
     closed, opened = [], []

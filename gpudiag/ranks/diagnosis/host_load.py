@@ -79,10 +79,7 @@ def read_counters() -> Counters:
 
 
 def _stalled_seconds() -> float:
-    """Seconds in which all tasks stalled on memory (psi.rst of the kernel, the line `full`).
-
-    Not on I/O: one process that waits for its file makes that line rise on an idle host.
-    """
+    """Seconds in which all tasks stalled on memory (psi.rst, the line `full`); I/O shows nothing."""
     for line in _read("/proc/pressure/memory").splitlines():
         if line.startswith("full "):
             return int(line.rpartition("total=")[2]) / 1e6

@@ -16,11 +16,9 @@ _Groups = Mapping[_Fingerprint, list[RankView]]
 
 
 def find_mismatch(views: Sequence[RankView]) -> tuple[Incident, ...]:
-    """The ranks whose collective differs from that of the majority, at the first sequence that differs.
+    """The ranks whose collective differs from the majority's, at the first sequence that differs.
 
-    Views have a rank's history only once it stands still or has ended, so what is compared is not
-    being written. If two groups are equally large, the one without the lowest rank is reported; both
-    collectives are evidence.
+    Only ranks that stand still or ended have a history. Of two equal groups that without the lowest rank.
     """
     sequence, groups = _first_difference(views)
     return () if not groups else _describe(sequence, groups, views)

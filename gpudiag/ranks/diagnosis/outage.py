@@ -1,9 +1,8 @@
-"""Whether the network explains why ranks stand still: a cut that lasts, lost large packets, or an outage that may heal; pure.
+"""Whether the network explains why ranks stand still: a lasting cut, lost large packets, an outage; pure.
 
-A link that is away for some seconds is no failure of a rank: TCP sends again what was lost, after 0.2, 0.6,
-1.4, 3, 6.2 and 12.6 s (RFC 6298, with Linux's minimum of 0.2 s), so that ranks go on at the latest when as
-much time has passed again as the outage took. A cut is certain once it has lasted for 10 s; what came back
-before that is a warning.
+TCP sends again after 0.2, 0.6, 1.4, 3, 6.2 and 12.6 s (RFC 6298, Linux's minimum of 0.2 s), so that ranks go
+on once as much time has passed as an outage took. A cut is certain after 10 s; what came back before is a
+warning.
 """
 
 from collections.abc import Sequence
@@ -104,10 +103,10 @@ class Outages:
         *,
         at_the_end: bool = False,
     ) -> tuple[Incident, ...]:
-        """The incidents that are certain, given when the last two looks at the network began and what they found.
+        """The incidents that are certain, given when the last two looks began and what they found.
 
-        `waiting` are those that are suspected, or certain; `certain` come back as they are where the network
-        does not explain them. `at_the_end`: the time for the run is over, and nothing is waited for.
+        `waiting`: those suspected, or certain; `certain` come back unless the network explains them.
+        `at_the_end`: nothing is waited for.
         """
         if not looks:
             return certain if at_the_end else ()

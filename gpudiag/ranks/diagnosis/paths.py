@@ -1,7 +1,7 @@
-"""Which host, or which pair of hosts, the network has cut off: decided from what agents found when they connected.
+"""Which host, or pair of hosts, the network has cut off: decided from what agents found when they connected.
 
-A connection is tried in two phases. The kernel of a host accepts it also where the process is stopped; only a
-process that runs replies. So a dead process, a stopped one and a cut network are distinguished:
+A connection is tried in two phases: a kernel accepts it also for a stopped process; only one that runs
+replies.
 
     connects and replies        -> the agent runs
     connects, no reply          -> the host is up, and the process is stopped or gets no processor
@@ -10,8 +10,7 @@ process that runs replies. So a dead process, a stopped one and a cut network ar
     small packets only          -> the process replies, and a packet of full size is lost each time
 
 Two hosts that do not answer each other while a third one reaches both are a cut pair; a host that answers
-nobody is cut off, or off. Where as many hosts are on one side of a cut as on the other, nobody can know which
-side is cut off.
+nobody is cut off, or off. With as many hosts on each side of a cut nobody knows which is cut off.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -135,7 +134,7 @@ def may_be_the_network(incident: Incident) -> bool:
 def explain(incidents: Sequence[Incident], paths: Paths) -> tuple[Incident, ...] | None:
     """The incidents, with a cut of the network named as such; None where the network explains nothing.
 
-    Empty where an agent was only silent and replies now: it got no processor for a while.
+    Empty where an agent was silent and replies now.
     """
     if not incidents or not all(map(may_be_the_network, incidents)):
         return None

@@ -15,10 +15,9 @@ _SOURCE = "each machine's agent"
 def find_skew(
     settings: Mapping[int, Mapping[str, str]], hosts: Mapping[int, str], at_seconds: float
 ) -> tuple[Incident, ...]:
-    """One incident for each setting that is not alike, of the first rank that lacks the usual value.
+    """One incident for each setting that is not alike, of the first rank without the usual value.
 
-    `settings` are those of each rank that sent them. The usual value is that of most ranks, of two alike
-    that of the lowest. A version that a rank did not send is not held against it.
+    The usual value is most ranks', of two the lowest's; a version that was not sent does not count.
     """
     names = dict.fromkeys(name for own in settings.values() for name in own)
     found = []

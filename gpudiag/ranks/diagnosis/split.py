@@ -1,7 +1,6 @@
-"""Ranks of one job that do not meet, as a part of them looks for rank 0 elsewhere, or counts other ranks; pure.
+"""Ranks of one job that do not meet, as some look for rank 0 elsewhere, or count other ranks; pure.
 
-The leader's agent knows its own ranks, and as strays those that look elsewhere and that it has found beside
-the rendezvous. It holds for both sides, so that one report is enough.
+The leader's agent holds for its own ranks and for the strays that it found: one report is enough.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,8 +73,7 @@ class Met:
 def find_split(met: Met, strays: Sequence[Looker], at_seconds: float, *, over: bool) -> tuple[Incident, ...]:
     """One incident for each way in which strays differ; empty while it is not certain.
 
-    `over`: the others have been waited for as long as they may take. Else it is certain once the strays are
-    all that is missing, or nobody new was found for 5 s.
+    It is at the end (`over`), if the strays are all that is missing, or if nobody new was found for 5 s.
     """
     if not strays or not (over or _is_settled(met, strays)):
         return ()

@@ -1,4 +1,4 @@
-"""Where the ranks of a run are and which of them wait for which, for those who look while it goes on. No verdicts."""
+"""Where the ranks of a run are and which of them wait for which, while it goes on. No verdicts."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,7 @@ _MEETING_STAGES = (RENDEZVOUS, INIT)  # in these, too, a rank waits for those th
 def list_standings(views: Sequence[RankView]) -> tuple[RankStanding, ...]:
     """Where each rank is, as its agent saw it last.
 
-    A rank waits where it is in a meeting stage, or inside a collective, and another one that has not ended well
-    has not come as far.
+    A rank waits in a meeting stage or collective, if another one that has not ended well is behind.
     """
     unfinished = [view for view in views if not view.ended_well]
     least = min((view.progress for view in unfinished), default=(0, 0))

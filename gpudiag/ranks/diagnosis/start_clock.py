@@ -1,8 +1,6 @@
 """Which ranks have come to the start so far, and until when the others may still come.
 
-A rank that comes late is healthy: somebody started it late. So nobody is blamed for what the others waited
-until the last rank's process ran, and the wait for those that have not come starts anew with each one that
-comes.
+A late rank is healthy: nobody is blamed before the last one runs, and each that comes renews the wait.
 """
 
 from collections.abc import Sequence

@@ -55,10 +55,7 @@ def start_error(failure: StartFailure) -> UsageError:
 
 
 def start_incident(failure: StartFailure, view: RankView, stderr: str, ranks: Sequence[int]) -> Incident:
-    """Why the template could not start these ranks; `stderr` is what it wrote there.
-
-    Under a launcher each rank has a template of its own: then it is that rank that died or raised.
-    """
+    """Why the template, which wrote `stderr`, could not start these ranks; a launcher's dies or raises."""
     facts = failure.facts
     exit_status = facts.get("exit")
     own = len(ranks) == 1

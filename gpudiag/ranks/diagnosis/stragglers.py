@@ -1,12 +1,9 @@
 """Which rank is late to the collectives, judged by arrival and never by duration.
 
-In a collective the late rank has the shortest duration, as it does not wait: judging by duration
-blames the victims. A rank's lateness in one iteration is how much later it arrived than the median
-rank; its processor time compared with that of the others shows why (collectives.md section 6.4,
-with a floor that an oversubscribed host does not reach).
-
-On GPUs ranks run ahead of their collectives, and no host process waits for a rank that was once
-late: there, only what a rank adds to its lateness counts.
+The late rank has the shortest duration, as it does not wait. Lateness is how much later than the median it
+arrived; its processor time beside others' shows why (collectives.md section 6.4, with a floor that an
+oversubscribed host does not reach). On GPUs no host process waits for a rank that was once late: there only
+what it adds counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,8 +91,8 @@ def find_stragglers(
 ) -> tuple[Incident, ...]:
     """The ranks that the others wait for in most iterations, the latest first, each with the cause.
 
-    `offsets` are those of each rank's clock from the clock of `started`, the run's start in seconds.
-    Empty if some rank's offset is not known, since that rank could be the late one.
+    `offsets` are of each rank's clock from that of `started`, the run's start in seconds; empty if one is
+    unknown.
     """
     if not reported or not reported.keys() <= offsets.keys():
         return ()

@@ -1,9 +1,9 @@
-"""What hosts of a run find when each connects to the others: at the addresses that ranks publish, at other ports, at rank 0's.
+"""What hosts of a run find when each connects to the others: at published addresses, other ports, rank 0's.
 
 Each host's agent tries by itself and reports over its connection to the leading agent, so that one that lets
 nothing in, or gets nothing out, is still asked. Silence, a refusal and a prohibition are distinguished:
 
-    refused     -> a packet came back that ends the connection: nobody listens there, or a firewall sends it (tcp reset)
+    refused     -> a packet ends the connection: nobody listens, or a firewall sends it (tcp reset)
     prohibited  -> an ICMP message came back, or the host's own routes forbid it
     silent      -> nothing came back: a firewall drops it, or the way there is cut
     no route    -> the host's own kernel knows no way
@@ -99,9 +99,9 @@ class Survey:
 
 
 def connects(one: str, other: str) -> bool:
-    """Whether a rank of gloo that publishes `one` connects to the one that publishes `other`, and not the other way round.
+    """Whether a rank of gloo that publishes `one` connects to the one with `other`: the greater address does.
 
-    The greater address connects (isInitiator of gloo's transport/tcp/device.cc); they must be of one family.
+    Both must be of one family (isInitiator of gloo's transport/tcp/device.cc).
     """
     first, second = (ipaddress.ip_address(text.partition("%")[0]) for text in (one, other))
     return first.packed > second.packed

@@ -103,12 +103,10 @@ def find_incidents(
     absent_after: float,
     patience: Patience = NONE,
 ) -> tuple[Incident, ...]:
-    """What went wrong, the cause first; empty while all is well or no limit has passed.
+    """What went wrong, the cause first, with what has been ruled out; empty while no limit has passed.
 
-    `now` is when the views were taken, and `absent_after` the deadline for ranks to come up, on the
-    same clock. What may heal must have outlasted the `patience`.
-
-    Each incident lists what has been ruled out.
+    `now`: when the views were taken; `absent_after`: when ranks must be up. What may heal must outlast
+    `patience`.
     """
     ruined = any(view.raised is not None or _ended_badly(view) for view in views)
     incidents = _find_causes(views, budgets, now, absent_after, NONE if ruined else patience)
@@ -123,8 +121,7 @@ def _find_causes(
 ) -> tuple[Incident, ...]:
     """The incidents, without what has been ruled out.
 
-    Different collectives explain every death and exception that follows; and a death, an exception
-    or a stop explains every hang.
+    Different collectives explain deaths and exceptions; a death, an exception or a stop explains every hang.
     """
     mismatch = find_mismatch(views)
     if mismatch:
@@ -183,10 +180,7 @@ def is_consequence(incident: Incident) -> bool:
 
 
 def _describe_early_ends(broken: Sequence[Incident], views: Sequence[RankView]) -> tuple[Incident, ...]:
-    """Ranks that had ended well when the first rank that still needed them lost its connection.
-
-    What counts is when a rank returned its result: its connections close after that.
-    """
+    """Ranks that had returned their result when the first rank that still needed them lost its connection."""
     raisers = [view for view in views if view.raised is not None and not view.finished]
     if not raisers:
         return ()
@@ -234,10 +228,7 @@ def _limit_seconds(view: RankView, budgets: Budgets, views: Sequence[RankView]) 
 def _blame_for_operation(
     views: Sequence[RankView], budgets: Budgets, waiting: RankView, patience: Patience
 ) -> tuple[Incident, ...]:
-    """The ranks that have not entered the collective that `waiting` is in; if all have, a stall.
-
-    A rank inside an earlier collective is not to blame: it waits as well.
-    """
+    """The ranks that are not in the collective of `waiting`, nor in an earlier one; else a stall."""
     outside = [view for view in views if view.entered < waiting.entered and not view.inside]
     if not outside:
         return _judge_stall(views, budgets, patience)
@@ -266,10 +257,7 @@ def _judge_stall(views: Sequence[RankView], budgets: Budgets, patience: Patience
 
 
 def _blame_for_stage(views: Sequence[RankView], budgets: Budgets) -> tuple[Incident, ...]:
-    """The ranks in the earliest stage, as silent if others are further or have ended, else as stalled.
-
-    Not while one of them may still connect: torch tries again until its timeout.
-    """
+    """The ranks in the earliest stage: silent if others are further, else stalled; none that may connect."""
     running = [view for view in views if view.running]
     earliest = min(view.stage_count for view in running)
     behind = _without_server([view for view in running if view.stage_count == earliest])
@@ -285,8 +273,7 @@ def _blame_for_stage(views: Sequence[RankView], budgets: Budgets) -> tuple[Incid
 def _find_left_behind(views: Sequence[RankView], patience: Patience) -> tuple[Incident, ...]:
     """Ranks that have not reached the point where another one waits for them, and are idle.
 
-    Empty if that operation has a predicted duration, which decides instead. Not those that still connect to
-    the rendezvous: torch waits seconds before it tries again, the longer the more often it failed.
+    Empty with a predicted duration, which decides. Not those that connect: torch waits between tries.
     """
     furthest = max(view.progress for view in views)
     waiting = max(

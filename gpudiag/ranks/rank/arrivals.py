@@ -25,10 +25,7 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """Counters of one rank's main thread and of the processors it may run on, or their growth.
-
-    Seconds and counts since the thread, the machine or the cgroup started.
-    """
+    """Counters of one rank's main thread and its processors since they started; or their growth."""
 
     cpu_seconds: Reading[float]  # running on a processor
     runqueue_seconds: Reading[float]  # ready to run, waiting for a processor

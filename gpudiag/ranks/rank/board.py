@@ -1,9 +1,8 @@
 """Shared memory in which each rank announces each step before it takes it; its agent reads it.
 
-The memory is anonymous (memfd), so no file is left and no page is ever written back to a disk. A
-rank has one page: 64-bit cells, then a few texts. Every cell is written by one aligned 8-byte store
-and read by one load, so no lock is needed; details are written before the cell that makes them valid.
-A torn read is correct at the next look, and no rank is judged by a single look.
+It is anonymous (memfd): no file, no write to a disk. A rank has a page of 64-bit cells and a few texts; a
+cell is one aligned store and one load, so no lock is needed, and details are written before the cell that
+makes them valid. A torn read is correct at the next look, and no single look judges a rank.
 """
 
 import mmap
@@ -21,10 +20,7 @@ _CELL_BYTES = 256  # 32 cells, then the texts
 
 
 class _Cell:
-    """What each 64-bit cell holds; 0 means that nothing was written, so counts start at 1.
-
-    Plain numbers: looking up an enum's members would cost more than the stores themselves.
-    """
+    """What each 64-bit cell holds; 0: nothing was written, so counts start at 1. Plain numbers are fast."""
 
     STAGE_COUNT = 0
     STAGE_NS = 1

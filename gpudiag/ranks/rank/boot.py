@@ -1,8 +1,7 @@
-"""Start the template, or with --fork-server that, in any interpreter, even one where gpudiag is not installed.
+"""Start the template, or with --fork-server that, in any interpreter, even one without gpudiag.
 
-Run as a file, by the interpreter whose torch is to be tested. Only the package `gpudiag` itself is
-made importable: putting the folder that holds it on sys.path would mix two sets of installed packages.
-Nothing here needs a newer Python than 3.6, so that an old one gets a clear error message.
+Run as a file. Only the package `gpudiag` is made importable, not its neighbours. It needs no newer Python
+than 3.6, so that an old one gets a clear message.
 """
 
 import sys

@@ -1,9 +1,8 @@
 """What a rank's entry function is given: its rank, how to reach the others, how to report progress.
 
-An entry is `function(context: RankContext) -> Mapping[str, Any]`. It enters the stages rendezvous,
-init, warmup, measure and verify itself (import is entered before it is loaded) and returns its
-result, a JSON object, with the process group still open: the worker writes the result first, then
-enters teardown and destroys the group, so that a rank that dies in teardown costs no result.
+An entry is `function(context: RankContext) -> Mapping[str, Any]`. It enters rendezvous, init, warmup, measure
+and verify itself, and returns a JSON object with the process group still open: the worker writes it first,
+then enters teardown, which so costs no result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,17 +13,13 @@ from gpudiag.ranks.inject import MismatchKind
 
 
 class Progress(Protocol):
-    """One rank's side channel, through which the agent learns what the rank is about to do.
-
-    Every call is cheap (a write to shared memory, or one to a local file for `emit`) and never
-    waits for the agent.
-    """
+    """One rank's side channel: what it is about to do. Every call is a cheap write, and never waits."""
 
     def enter_stage(self, stage: str) -> None:
         """Announce a stage that the rank starts: rendezvous, init, warmup, measure or verify.
 
-        Stages may come again (warmup, measure, verify, warmup ...), in the same order on every
-        rank. Faults that `--inject` aims at a stage fire here, the first time it is entered.
+        Stages may come again, in one order on every rank. A fault of `--inject` at a stage fires the first
+        time.
         """
 
     def before_operation(
@@ -32,12 +27,9 @@ class Progress(Protocol):
     ) -> None:
         """Announce that the rank is about to enter collective `sequence` (counted from 0, over the run).
 
-        The arguments must be the same on every rank that takes part, `elements` too: where the ranks'
-        buffers differ in length by design (scatter, gather), pass the length of one part. 0 elements
-        means local work of this rank, which waits for no other.
-
-        `predicted_seconds` is how long it should take once all ranks are there: after ten times that
-        (and at least a second) it counts as stalled. Without it the stage's budget applies.
+        Arguments are the same on every rank; of buffers that differ (scatter, gather), `elements` is one
+        part. 0 is local work. After ten times `predicted_seconds`, at least a second, it counts as stalled;
+        without, by the stage.
         """
 
     def after_operation(self, sequence: int, *, queued: bool = False) -> None:
@@ -53,10 +45,9 @@ class Progress(Protocol):
         """Announce the line that the rank is at, for scripts, which announce no collectives."""
 
     def pop_mismatch(self) -> MismatchKind | None:
-        """How `--inject mismatch` wants this rank's next collective to differ; None if it does not.
+        """How `--inject mismatch` wants this rank's next collective to differ, once; None if it does not.
 
-        Call it before `before_operation`, which must be given the collective that the rank really
-        enters. Each mismatch is returned once.
+        Call it before `before_operation`.
         """
 
     def should_flip_bit(self, iteration: int) -> bool:
@@ -68,10 +59,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """One rank's place in the run; `arguments` is the JSON object that the recipe passed.
-
-    Both timeouts are for torch, and longer than the agent's own limits: the agent reports first.
-    """
+    """One rank's place in the run, with the recipe's `arguments`; the agent's limits end before torch's."""
 
     rank: int
     local_rank: int

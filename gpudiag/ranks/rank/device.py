@@ -28,9 +28,7 @@ class SharedGpuError(RuntimeError):
 
 
 def require_own_gpu(store: Store, rank: int, local_rank: int, local_world_size: int, uuid: str) -> None:
-    """Return once every rank of this host has published its GPU, and no other rank has this one.
-
-    The ranks of a host are taken to be consecutive, as launchers number them.
+    """Return once every rank of this host has published its GPU, and this one's is no other's.
 
     Raises:
         SharedGpuError: another rank has this GPU; the message names it.
@@ -45,11 +43,7 @@ def require_own_gpu(store: Store, rank: int, local_rank: int, local_world_size: 
 
 
 def claim_device(context: RankContext, backend: str) -> torch.device:
-    """The device that this rank works on; a GPU is made the current one, as NCCL requires.
-
-    A launcher may show each rank one GPU, which then has index 0 in every rank; and ranks may share
-    GPUs if the recipe allows it.
-    """
+    """The device that this rank works on, made current as NCCL requires; one shown alone has index 0."""
     if backend != "nccl":
         return torch.device("cpu")
     device = torch.device("cuda", context.local_rank % max(1, torch.cuda.device_count()))
@@ -59,11 +53,7 @@ def claim_device(context: RankContext, backend: str) -> torch.device:
 
 
 def refuse_shared_device(context: RankContext, store: Store, device: torch.device) -> None:
-    """Return if no other rank of this host works on this rank's GPU, or NCCL was set to allow it.
-
-    Raises:
-        SharedGpuError: another rank does.
-    """
+    """Return if no other rank here works on this GPU, or NCCL may. Raises SharedGpuError: one does."""
     uuid = read_device_uuid(device)
     if not isinstance(uuid, Missing) and SHARING_VARIABLE not in os.environ:
         require_own_gpu(store, context.rank, context.local_rank, context.local_world_size, uuid)

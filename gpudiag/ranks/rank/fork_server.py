@@ -1,10 +1,8 @@
-"""The process that imports torch once for a whole command, and forks what is to run on it: templates of ranks, questions.
+"""The process that imports torch once for a command, and forks what runs on it: templates, questions.
 
-It never touches CUDA. The command's process holds the other end of a socket of whole messages (JSON, with
-file descriptors beside it): it asks for a fork, gets its pid and its end, and has it reaped. When that socket
-closes, or its owner dies, the server ends; the kernel kills what it has forked with it. Where torch cannot be
-imported, or has started CUDA by that, each fork becomes a fresh interpreter instead, which reports in its own
-words what is wrong.
+It never touches CUDA. The command asks over a socket of messages (JSON, with descriptors): fork, pid, end,
+reap. When that closes, or its owner dies, the server ends, and all that it forked. If torch cannot be
+imported, or has started CUDA by that, each fork is a fresh interpreter, which reports what is wrong.
 """
 
 import contextlib

@@ -65,10 +65,7 @@ _PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_")
 
 
 def read_settings() -> dict[str, str]:
-    """Versions by name (`torch`), and the variables of collectives by theirs (`NCCL_ALGO`).
-
-    torch's are there only where it was imported.
-    """
+    """Versions by name, of torch only if imported, and the variables of collectives (`NCCL_ALGO`)."""
     settings = {"gpudiag": gpudiag.__version__, "Python": platform.python_version()}
     torch = sys.modules.get("torch")
     if torch is not None:

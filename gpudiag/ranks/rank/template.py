@@ -1,11 +1,8 @@
 """The process that imports torch once, never touches CUDA, and forks the ranks.
 
-Its agent holds the other end of a socket, to which the template writes JSON lines (imported, forked,
-exited, failed); when it closes, for whatever reason, the ranks are killed and the template ends. The
-kernel kills the template with its agent, and the ranks with their template.
-
-An import may ask for CUDA for all that, after which no fork can use it. Each rank is then an interpreter of
-its own, which imports everything again: `boot.py JOB -1 BOARD RANK TEMPLATE`.
+It writes JSON lines (imported, forked, exited, failed) to its agent's socket; when that closes, the ranks are
+killed. The kernel kills the template with its agent, the ranks with their template. If an import starts CUDA,
+each rank is an interpreter of its own: `boot.py JOB -1 BOARD RANK TEMPLATE`.
 """
 
 import contextlib
@@ -65,10 +62,7 @@ class _Template:
         self._ranks: dict[int, int] = {}  # pid -> rank, of those not yet reaped
 
     def preload(self) -> bool:
-        """Import the modules that all ranks need, and report it to the agent; False if that failed.
-
-        Garbage is not collected meanwhile: imports make none, and looking for it took a fifth of their time.
-        """
+        """Import the modules that all ranks need, and report it; False if that failed. Collects no garbage."""
         gc.disable()
         started = time.monotonic()
         for name in self._job.preload:

@@ -17,12 +17,13 @@ from gpudiag.linux.child import die_with_parent, name_process
 from gpudiag.model import codec
 from gpudiag.ranks import stages
 from gpudiag.ranks.diagnosis.dump import DumpFiles
-from gpudiag.ranks.event_log import EventKind, EventWriter
+from gpudiag.ranks.event_log import EventWriter
 from gpudiag.ranks.inject import Fault, FaultKind, MismatchKind
 from gpudiag.ranks.rank.arrivals import ArrivalRecorder
 from gpudiag.ranks.rank.board import PositionBoard, PositionWriter
 from gpudiag.ranks.rank.context import RankContext
 from gpudiag.ranks.rank.job import Job, LocalRank
+from gpudiag.ranks.run import EventKind
 from gpudiag.ranks.stages import Place
 
 # --- the side channel
@@ -97,10 +98,7 @@ _DEEDS: Mapping[FaultKind, Callable[[], None]] = MappingProxyType(
 
 
 def _who_wants_it(announcer: FrameType) -> FrameType:
-    """The frame that called the announcing file for a collective; a line inside a wrapper would show nothing.
-
-    The announcer itself if it has no such caller, because it is the rank's entry.
-    """
+    """The frame that called the announcing file for a collective; the announcer, if it is the entry."""
     wrappers = (announcer.f_code.co_filename, _CONTEXT_MANAGERS)
     caller = announcer.f_back
     while caller is not None and caller.f_code.co_filename in wrappers:
@@ -308,10 +306,9 @@ def _redirect_output(path: Path) -> None:
 
 
 def _destroy_process_group() -> None:
-    """Destroy torch's process group, if the entry created one and left it open.
+    """Destroy torch's process group, if the entry left it open; not gloo's, which ends with the process.
 
-    Not gloo's, which ends with the process: it holds Python's lock while it waits for its threads, and with torch
-    2.4 to 2.6 one of them may wait for that lock, so that the rank never ends.
+    It waits for threads with Python's lock, for which one of them may wait (torch 2.4 to 2.6).
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_initialized() and distributed.get_backend() != "gloo":

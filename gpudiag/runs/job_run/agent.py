@@ -1,7 +1,6 @@
-"""The agent beside a job: a process of its own that watches the ranks while another one waits for the command's end.
+"""The agent beside a job: a process that watches the ranks while another one waits for the command's end.
 
-One loop does everything, and whatever could take long runs in a guarded child: so the end of a rank is noted
-at once, while its launcher has yet to notice, and a file of /proc that does not answer costs one reading.
+One loop notes the end of a rank at once; whatever could take long runs in a guarded child.
 """
 
 import json
@@ -43,7 +42,6 @@ from gpudiag.model.job_run import Pulse, SignalSeen, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.ranks_of_run import (
-    ENDED,
     read_glance,
     read_ranks,
     start_glance,
@@ -389,7 +387,7 @@ class Agent:
         def keep(child: GuardedChild) -> None:
             read = read_glance(child)
             lasting = (MissingReason.NO_PERMISSION, MissingReason.SOURCE_ABSENT)
-            if isinstance(read, Missing) and read.reason in lasting and member.lives and read.detail != ENDED:
+            if isinstance(read, Missing) and read.reason in lasting and member.lives:
                 self.unseen[f"the ranks' stacks could not be read: {read.detail}"] = None
             if (
                 child.ending in ("raised", "crashed")

@@ -1,17 +1,13 @@
-"""The environment of the job: the caller's, with torch's flight recorder, its pipes, and error files switched on.
+"""The environment of the job: the caller's, with torch's flight recorder, its pipes, and error files.
 
-What the caller set stays as it is, under whichever of its names. The flight recorder's variables begin with
-TORCH_FR_ since torch 2.9 and with TORCH_NCCL_ before (c10d/FlightRecorder.hpp); torch 2.9 prints a warning at
-an old name, so the job's own torch is asked for its version.
+What the caller set stays. Variables begin with TORCH_FR_ since torch 2.9 and with TORCH_NCCL_ before
+(c10d/FlightRecorder.hpp); 2.9 warns of old names, so the job's torch is asked for its version.
 
-TORCH_INCLUDE_STACK_TRACE is switched off: at a timeout the watchdog of NCCL would else wait for the
-interpreter's lock to write down stacks, and where the hanging thread holds it, no dump is written at all.
-gpudiag reads the stacks from outside.
+TORCH_INCLUDE_STACK_TRACE is off: at a timeout NCCL's watchdog would wait for the interpreter's lock, and
+write no dump if the hanging thread holds it. gpudiag reads stacks from outside.
 
-A pipe by which a dump can be asked for (ProcessGroupNCCL.hpp, DumpPipe; torch 2.4 to 2.15 know it by this one
-name) is made by each rank, which ends where it cannot make it. So there is none for a command that starts
-ranks on other machines or in containers. From torch 2.15 on NCCL's default is a new backend, which makes no pipe:
-such a rank dumps at its timeout alone.
+A rank ends if it cannot make its pipe (ProcessGroupNCCL.hpp, DumpPipe; torch 2.4 to 2.15): so there is none
+for a command that starts ranks elsewhere. From 2.15 on NCCL's default backend makes none.
 """
 
 import os

@@ -1,7 +1,6 @@
-"""The folder beside the verdict for dumps of the flight recorder: there while the job runs, and removed if nothing was written to it.
+"""The folder beside the verdict for dumps of the flight recorder, removed at the end if it is empty.
 
-Where gpudiag was killed, the job goes on and may still write there, so nobody can remove it then: the next
-start in the same place does, once no process of that job is left.
+Where gpudiag was killed, the next start in that place removes it, once no process of the job is left.
 """
 
 import os
@@ -28,11 +27,7 @@ def _prefix() -> str:
 
 
 def make_folder(folder: Path) -> bool:
-    """Whether the folder is this run's to remove: it was made now, or an earlier run had left it empty.
-
-    Raises:
-        UsageError: it cannot be made.
-    """
+    """Whether the folder is this run's to remove: new, or left empty before. Raises UsageError: it is not made."""
     try:
         folder.mkdir()
     except FileExistsError:

@@ -1,7 +1,6 @@
-"""A look at the whole job, as `gpudiag hang` takes it, and one at its flight records, each in a guarded child: the agent's loop goes on.
+"""A look at the whole job, as `gpudiag hang` takes it, and one at its flight records, in guarded children.
 
-A dump that gpudiag asks for is written where one of a timeout would be, beside the verdict. It is read and
-removed: only what the job's own watchdog wrote stays.
+A dump that gpudiag asked for is read and removed; what the job's own watchdog wrote stays.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,11 +34,10 @@ def start_look(
 ) -> GuardedChild:
     """A child that looks at the job of a process, and judges it as `gpudiag hang` does.
 
-    The limit is for what only time shows: ranks that all stand still, work (six times, and as long as
-    `gpudiag hang` allows at least: a download, an evaluation). A rank that others wait for must not move for `still_seconds` of the look, as long as in
-    `gpudiag hang` where it is not given; the agent has seen already that the others have waited for longer.
-    `earlier` is the job in an earlier look at the same standstill, and how many seconds ago that was: who has
-    not moved since has stood still for so long, also where it spins and nothing else shows it.
+    The limit is for ranks that all stand still, or work (six times, at least `gpudiag hang`'s: a download, an
+    evaluation). A rank that others wait for must not move for `still_seconds` of the look, by default as
+    there. `earlier`: the job in an earlier look at the same standstill, and how many seconds ago: who has not
+    moved since has stood still for so long.
     """
     before = None if earlier is None else (encode(earlier[0]), earlier[1])
     return start_guarded(

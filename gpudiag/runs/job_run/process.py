@@ -1,13 +1,10 @@
 """The job's process: started as a shell would start it, its signals passed on, its end waited for.
 
-The job keeps gpudiag's own standard files, process group and terminal, so nothing stands between it and its
-user: output needs no pipe, a terminal stays one, Ctrl-C and Ctrl-Z reach it from the kernel. It has no tie to
-gpudiag's life either: it goes on, output and all, where gpudiag is killed.
+It keeps gpudiag's standard files, process group and terminal, so that nothing stands between it and its user,
+and outlives a gpudiag that is killed.
 
-Left to do here is what the kernel does not: a signal that was sent to gpudiag alone is passed on. One that
-was sent to the whole process group has reached the job already, and twice would be another signal (torchrun
-ends gently at the first). A witness, a process of the group that blocks all signals, shows which of the two
-it was.
+A signal to gpudiag alone is passed on; one to the process group has reached the job, and twice would be
+another (torchrun). A witness, a process of the group that blocks all signals, shows which it was.
 """
 
 import errno

@@ -1,8 +1,7 @@
-"""The files by which a job's processes answer gpudiag: pipes of flight recorders, and the exceptions that ended ranks.
+"""The files by which a job's processes answer gpudiag: pipes of flight recorders, exceptions of ranks.
 
-They lie in memory, in no folder of the job's, and are removed when it has ended; where gpudiag was killed,
-the next start does that, once no process of that job is left. The place is one that every machine and
-container has: torch ends a rank that cannot make its pipe.
+They lie in memory, at a place that every machine and container has, and go with the job; where gpudiag was
+killed, the next start removes them, once no process of that job is left.
 """
 
 import os

@@ -1,9 +1,7 @@
-"""Whether a rank that wakes up now and then stands all the same: it is where it was, and takes next to no processor time.
+"""Whether a rank that wakes up now and then stands all the same, at one place, with next to no processor time.
 
-A main thread that polls goes to sleep and wakes up, as one that steps does, so its pulse alone would count
-each poll as a step. Glances at its stack distinguish them: two at the same lines, with the same objects in
-the variables of the user's functions. How long it has stood, its processor time shows to a second, and
-without that the first of these glances.
+To its pulse a poll is a step. Two glances at the stack, at the same lines with the same objects, show it;
+since when, its processor time shows to a second, else the first glance.
 """
 
 from collections.abc import Sequence

@@ -31,9 +31,8 @@ class Fault:
 class FaultKind:
     """A kind of fault that a spec can name.
 
-    `arguments` is written as in a usage line: `N`, `N:SECONDS`, `N[:LINK]`, `LIST`, or nothing. Two
-    faults of one `group` exclude each other: on the same GPU, where the kind is about a GPU, else on
-    the machine. `silences`: with it, that GPU can have no other fault but a logged Xid.
+    `arguments` as in a usage line: `N`, `N:SECONDS`, `N[:LINK]`, `LIST`, or nothing. Two of one `group`
+    exclude each other on one GPU, or machine. `silences`: that GPU can have no other fault but a logged Xid.
     """
 
     name: str

@@ -425,10 +425,7 @@ def slow_pcie(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def break_nvlink(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """One NVLink of the GPU, or all of them, did not come up: only NVML shows it.
-
-    A link that fails under traffic is logged too: `xid:N:74`, on Blackwell 144 to 150.
-    """
+    """One NVLink of the GPU, or all, did not come up, as only NVML shows; `xid:N:74`: one fails later."""
     chosen = None if fault.argument is None else int(fault.argument)
     links = _links(fault, blueprint.listed()[fault.on])
     if chosen is not None and chosen not in [link["link"] for link in links]:

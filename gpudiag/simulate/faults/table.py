@@ -1,9 +1,7 @@
 """Every fault that a simulated machine can have, in one table, and how a spec names them.
 
-Faults are applied in the order of the table, whatever the order in which they were written, so that
-`busy:3+hot:3` and `hot:3+busy:3` are the same machine. Each changes the GPU's readings, its calls, the
-host tree, the kernel log and torch's answer together, as the real fault would. Last comes the recovery
-that the driver asks for after all of them.
+They are applied in the table's order, however written, and last the recovery that the driver asks for. Each
+changes readings, calls, host tree, kernel log and torch's answer together.
 """
 
 import re
@@ -125,11 +123,7 @@ def parse_faults(texts: Iterable[str]) -> tuple[Fault, ...]:
 
 
 def parse_fault(text: str) -> Fault:
-    """One fault, such as `lost:3`, `slow:0:0.5` or `no-driver`.
-
-    Raises:
-        UsageError: there is no such fault, or its arguments do not fit.
-    """
+    """One fault, such as `lost:3`, `slow:0:0.5` or `no-driver`. Raises UsageError: there is none such."""
     name, _, rest = text.partition(":")
     if name not in _KINDS:
         raise UsageError(f"there is no fault {name!r}", hint=nearest_hint(name, _KINDS))

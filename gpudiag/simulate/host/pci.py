@@ -83,10 +83,9 @@ def speed_text(generation: int) -> str:
 def _add_root_port(
     files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, position: int, host: HostFacts
 ) -> str:
-    """The GPU's parent directory: its slot's root port, or the root of a bus that shows no slot.
+    """The GPU's parent directory: its slot's root port, or the root of a bus without slots.
 
-    Where there are several sockets each GPU has a host bridge of its own, whose bus is numbered before the
-    GPU's.
+    With several sockets each GPU has a host bridge, whose bus is numbered before the GPU's.
     """
     domain, bus, _ = gpu.sysfs_address.split(":")
     bus, port = (f"{int(bus, 16) - 1:02x}", 1) if host.sockets > 1 and bus != "00" else ("00", position + 1)

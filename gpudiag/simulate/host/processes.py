@@ -38,10 +38,7 @@ def render_open_nodes(blueprint: Blueprint) -> dict[str, str]:
 
 
 def describe_process(entry: Mapping[str, Any], blueprint: Blueprint, now: datetime) -> dict[str, Any]:
-    """A GPU's process entry with what /proc has of the process, as `gpudiag.snapshot/1` has it.
-
-    A pid that /proc does not know is a process outside this container.
-    """
+    """A GPU's process entry as `gpudiag.snapshot/1` has it; unknown to /proc: outside the container."""
     process = next((known for known in blueprint.processes if known.pid == entry["pid"]), None)
     missing = dict(entry.get("missing", {}))
     described = {**entry, "visible": process is not None}

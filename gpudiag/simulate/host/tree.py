@@ -1,7 +1,6 @@
-"""The files of a simulated machine, rendered from its Blueprint in the kernel's own formats.
+"""The files of a simulated machine in the kernel's formats, which probe/host reads, one file per topic.
 
-One file per topic renders them: this one (/proc, /etc, /sys), pci.py (/sys/devices), network.py,
-processes.py (/proc/PID), driver.py (/dev/kmsg). They are the files that probe/host reads.
+This one: /proc, /etc, /sys; pci.py: /sys/devices; network.py; processes.py: /proc/PID; driver.py: /dev/kmsg.
 """
 
 from datetime import datetime

@@ -1,8 +1,4 @@
-"""NVML as the simulated nvidia-smi asks it: ctypes alone, so that a GPU tool starts in milliseconds.
-
-Nothing of gpudiag is imported here, nor dataclasses, nor typing: GPUtil starts nvidia-smi each time it
-reads the GPUs.
-"""
+"""NVML as the simulated nvidia-smi asks it, by ctypes alone: GPUtil starts it for each reading."""
 
 from __future__ import annotations
 
@@ -29,11 +25,7 @@ class Nvml:
     """The library; each call raises NvmlError where it fails."""
 
     def __init__(self) -> None:
-        """Load the library.
-
-        Raises:
-            OSError: there is none.
-        """
+        """Load the library. Raises OSError: there is none."""
         self._library = ctypes.CDLL("libnvidia-ml.so.1")
 
     def call(self, name: str, *arguments: object) -> None:

@@ -60,11 +60,7 @@ class Refusal:
 
     @classmethod
     def for_reason(cls, reason: str) -> "Refusal":
-        """The Refusal that NVML returns for a reading that is missing for this reason; TIMED_OUT hangs.
-
-        Raises:
-            UsageError: there is no such reason.
-        """
+        """The Refusal for a reading missing for this reason; TIMED_OUT hangs. Raises UsageError: unknown."""
         if reason == "timed_out":
             return cls(hangs=True)
         if reason not in REASON_CODES:
@@ -363,10 +359,7 @@ class GpuAnswers:
     def reply_field_number(
         self, number: int, reading: Any, *, wide: bool = False, scope: int = _ANY_SCOPE
     ) -> None:
-        """Make the field of that number answer the reading, with its own return code.
-
-        `wide` makes it an unsigned long long; a value below 0 is a signed int.
-        """
+        """Make the field of that number answer the reading; `wide`: unsigned long long; negative: signed."""
 
         def encode(value: int) -> bytes:
             kind = "UNSIGNED_LONG_LONG" if wide else "SIGNED_INT" if value < 0 else "UNSIGNED_INT"

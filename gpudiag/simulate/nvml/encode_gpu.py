@@ -39,11 +39,7 @@ _DISPLAY_MODE_DEPRECATED_IN = 580
 
 
 def word_number(numbers: dict[str, int], field: str, word: str) -> int:
-    """NVML's number for one of our words; 9 for `unknown_9`, which stands for a number without a word.
-
-    Raises:
-        UsageError: the field has no such word.
-    """
+    """NVML's number for one of our words; 9 for `unknown_9`. Raises UsageError: there is no such word."""
     if is_without_word(word):
         return int(word.rpartition("_")[2])
     if word not in numbers:
@@ -109,11 +105,7 @@ def _display_mode(driver_version: str) -> str | Refusal:
 
 
 def parse_bus_id(bus_id: str) -> tuple[int, int, int]:
-    """Domain, bus and device of `dddddddd:bb:dd.f`.
-
-    Raises:
-        UsageError: the text has another form.
-    """
+    """Domain, bus and device of `dddddddd:bb:dd.f`. Raises UsageError: the text has another form."""
     try:
         domain, bus, device = bus_id.split(".")[0].split(":")
         return int(domain, 16), int(bus, 16), int(device, 16)

@@ -91,10 +91,10 @@ def encode_memory_info(answers: GpuAnswers, readings: Any) -> None:
 
 
 def bar1_bytes(placed: PlacedGpu, memory_bytes: int | None) -> int | None:
-    """The size of the BAR1 window of a GPU, or of a part of it with that much memory; None where unknown.
+    """The size of the BAR1 window of a GPU, or of a part with that much memory; None where unknown.
 
-    Data-center GPUs since Ampere have the power of two that holds all of their memory, a T4 has
-    256 MiB. Source: nvidia-smi -q -x of A100 (64 GiB), H100 (128 GiB), B200 (256 GiB) and T4, 2026.
+    Data-center GPUs since Ampere have the next power of two, a T4 256 MiB. Source: nvidia-smi -q -x of A100
+    (64 GiB), H100 (128 GiB), B200 (256 GiB) and T4, 2026.
     """
     if memory_bytes is None or "GeForce" in placed.gpu.readings.get("name", ""):
         return None
@@ -303,11 +303,7 @@ def encode_mig(placed: PlacedGpu, table: AnswerTable) -> None:
 
 
 def list_mig_instances(placed: PlacedGpu) -> Sequence[Mapping[str, Any]]:
-    """The GPU's MIG instances, none where it has no such reading.
-
-    Raises:
-        UsageError: there are more than a GPU can have.
-    """
+    """The GPU's MIG instances, none without such a reading. Raises UsageError: more than a GPU can have."""
     instances: Sequence[Mapping[str, Any]] = placed.gpu.readings.get("mig_instances") or ()
     if len(instances) >= SUBJECTS_PER_GPU:
         raise UsageError(f"a GPU has at most {_MOST_INSTANCES} MIG instances, not {len(instances)}")

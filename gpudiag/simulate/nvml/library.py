@@ -61,10 +61,9 @@ def copy_library(target: Path, omitted_symbols: tuple[str, ...]) -> None:
 
 
 def _rename_symbol(image: bytes, name: str) -> bytes:
-    """The image with one exported name changed in its string table, so that it is no longer found.
+    """The image with one exported name changed in its string table, so that it is not found.
 
-    The library spells its functions without `nvml` everywhere else, so the whole name stands once
-    in the string table of the dynamic symbols (and once in that of the debugger, if kept).
+    The whole name stands once there (and in the debugger's): the library spells it without `nvml` elsewhere.
     """
     spelled = b"\0" + name.encode() + b"\0"
     if name not in exported_functions() or spelled not in image:
@@ -93,10 +92,7 @@ def _cache_directory() -> Path:
 
 
 def _own_temporary_directory() -> Path:
-    """A folder under the temporary one that no other user can write to; a fresh one if the name is taken.
-
-    A library from a folder that another user made would run that user's code.
-    """
+    """A folder in the temporary one that no other user can write to, whose code we would run."""
     folder = temporary_folder() / f"gpudiag-cache-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -45,10 +45,7 @@ _MOST_GPUS = MAX_SUBJECTS // SUBJECTS_PER_GPU
 
 
 def encode_declared(placed: PlacedGpu, table: AnswerTable) -> None:
-    """Answer every reading whose call the table of readings declares; the rest is encoded by hand.
-
-    A struct with a version is packed by hand too.
-    """
+    """Answer every reading whose call the table declares; versioned structs are packed by hand."""
     answers = GpuAnswers(table, placed.subject)
     for question, readings in by_question(READINGS):
         if isinstance(question, ByHand | Activity):
@@ -101,9 +98,7 @@ def _number(question: Any, name: str, reading: Any) -> Any:
 
 
 def render_state(scenario: Scenario, xid_events: Iterable[tuple[str, int]] = ()) -> bytes:
-    """The state file for a scenario.
-
-    `xid_events` are the Xids that event sets report, as (UUID of the GPU, code), oldest first.
+    """The state file for a scenario; `xid_events` are (UUID, code) of the Xids to report, oldest first.
 
     Raises:
         UsageError: the scenario has a value that NVML cannot express.
@@ -138,11 +133,7 @@ def render_state(scenario: Scenario, xid_events: Iterable[tuple[str, int]] = ())
 
 
 def place_gpus(scenario: Scenario) -> tuple[PlacedGpu, ...]:
-    """The GPUs that NVML shows, in NVML's order.
-
-    Raises:
-        UsageError: there are more than the library has handles for.
-    """
+    """The GPUs that NVML shows, in its order. Raises UsageError: more than the library has handles for."""
     if len(scenario.gpus) > _MOST_GPUS:
         raise UsageError(f"a simulated machine has at most {_MOST_GPUS} GPUs, not {len(scenario.gpus)}")
     visible = [(position, gpu) for position, gpu in enumerate(scenario.gpus) if gpu.visible]

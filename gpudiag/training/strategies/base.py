@@ -59,10 +59,10 @@ class Setup:
 
 
 class Strategy(ABC):
-    """A model under one strategy. This base class has whole parameters and gradients on every rank.
+    """A model under one strategy, by default with whole parameters and gradients on every rank.
 
-    Tensors are named as in the plain model. Methods whose docstring has "of all ranks" must be called by all
-    of them.
+    Tensors are named as in the plain model. All ranks must call methods with "of all ranks" in their
+    docstring.
     """
 
     framework = "torch"

@@ -15,11 +15,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def show(feed: Feed, glyphs: Glyphs) -> Ended:
-    """How the view ended.
-
-    Raises:
-        Exception: a bug of ours, once the terminal is as it was.
-    """
+    """How the view ended. Raises Exception: a bug of ours, once the terminal is as it was."""
     with _raw_standard_files(glyphs):
         return asyncio.run(_show(feed, glyphs))
 

@@ -117,3 +117,30 @@ def test_a_node_takes_its_turns_one_after_the_other_in_one_round() -> None:
     for one, other in pairs:
         result = decode(LineResult, board.get(f"1/{one}-{other}", 0))
         assert not isinstance(result.bytes_per_second, Missing), result
+
+
+def test_the_pairs_of_a_turn_send_at_once_and_one_that_fails_holds_up_none() -> None:
+    """Six nodes in two turns; the line of one pair does not open in the first."""
+    nodes = tuple(Node(f"n{rank}", (rank,)) for rank in range(6))
+    pairs = ((0, 3), (1, 4), (2, 5), (0, 4), (1, 5), (2, 3))
+    current = Round(1, ExchangePhase.FULL, pairs, ((), (), (), (0,), (0,), (0,)))
+    assert current.turns == (0, 0, 0, 1, 1, 1)
+    board = localise_main._Board(HashStore())
+
+    def take_part(rank: int) -> None:
+        context: Any = SimpleNamespace(rank=rank, progress=Quiet())
+        member = localise_main._Member(context, LocaliseRequest("gloo", 1, nodes), board, torch.device("cpu"))
+        really = member._open
+
+        def open_line(current: Round, pair: Any, back: Any = None) -> Any:
+            if pair == (1, 4):
+                raise RuntimeError("no way to there")
+            return really(current, pair, back)
+
+        member._open = open_line  # type: ignore[method-assign]
+        member.take_part(current, in_turn=False, seconds=0.02)
+
+    assert at_once(*(partial(take_part, rank) for rank in range(6))) == [None] * 6
+    for one, other in pairs:
+        result = decode(LineResult, board.get(f"1/{one}-{other}", 0))
+        assert isinstance(result.bytes_per_second, Missing) == ((one, other) == (1, 4)), result

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 
-from gpudiag.explain.classifier import ERROR_MARK, RAISED_MARK, Classifier, shape_of
+from gpudiag.explain.classifier import DOUBT_MARK, ERROR_MARK, RAISED_MARK, Classifier, shape_of
 from gpudiag.explain.launcher_lines import LAUNCHER_LINES, LAUNCHER_MARK
 from gpudiag.reference.failures import failures
 from tests.corpus.explained import texts
@@ -27,7 +27,7 @@ LINES = (
     "global_ranks=[0]", "Killed process 7 (python)", "python[7]: segfault at 0", "Name: train-0", "Node: n1/1.2.3.4", "Linux n1 6.1 #1 SMP",
     "will restart worker group", "exited on signal 9", "exits with return code = 1", "[rank: 1] Child process with PID 7 terminated with code 1",
     "[missing ranks: 1, 2]", "3: [DistributedAdam_HorovodAllreduce/a", "3: [allreduce.a", "Last enqueued NCCL work: 7", "Connection closed by remote peer n1<7>",
-    "saved to /a/b", "Saving the model in /a/b",
+    "saved to /a/b", "Saving the model in /a/b", "/job:jax_worker/replica:0/task:3",
 )  # fmt: skip
 
 
@@ -63,6 +63,7 @@ def test_what_a_line_may_show_is_what_the_patterns_find() -> None:
         ), shape
         assert kind.is_raised == (RAISED_MARK.search(shape) is not None), shape
         assert kind.is_error == (ERROR_MARK.search(shape) is not None), shape
+        assert kind.is_doubtful == (DOUBT_MARK.search(shape) is not None), shape
         assert kind.is_of_ranks == (LAUNCHER_MARK.search(shape) is not None), shape
 
 

@@ -7,7 +7,9 @@ from gpudiag.explain.answer import explain_logs, open_log
 from gpudiag.explain.log_paths import parse_log_path, without_previous
 from gpudiag.explain.recipe import explain_text
 from gpudiag.model.explanation import VerdictKind
+from gpudiag.reference.cuda_errors import cuda_errors
 from gpudiag.reference.failures import failures
+from gpudiag.reference.xid import XidKind, xids
 from tests.corpus.jobs_explained import explain_case, job_cases, recorded_cases
 from tests.unit.reference.failure_texts import OTHERS, TWENTY
 from tests.walking import walk
@@ -60,7 +62,7 @@ def test_a_call_of_the_network_card_that_failed_is_never_told_as_a_closed_tcp_po
         f"n1:20:21 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_{pair[0]} failed{pair[1]}\n"
     ).verdict
     assert verdict.topic in (
-        "network.rdma_error", "network.rdma_unreachable", "network.gpu_direct_refused", "host.locked_memory_limit"
+        "network.rdma_error", "network.rdma_not_opened", "network.rdma_unreachable", "network.gpu_direct_refused", "host.locked_memory_limit"
     ), verdict.sentence  # fmt: skip
     if "Cannot allocate memory" in pair[1]:
         assert verdict.topic == "host.locked_memory_limit"
@@ -199,3 +201,55 @@ def test_the_log_of_an_earlier_life_is_known_by_its_name():
     for name in ("w-0-previous.log", "w-0.previous.log", "w-0_prev.log", "pods/w-0 (previous).log"):
         assert without_previous(name).replace(" .", ".").endswith("w-0.log"), name
     assert without_previous("preview.log") == "preview.log"
+
+
+REFUSED = (1, 2, 4, 9, 10, 11)  # of ibv_wc_status: the request itself is wrong, and no cable
+FORMS = (
+    "with status={} opcode=1 len=5 vendor err 1",
+    "with error {}, opcode 1",
+    "with status=IBV_WC_X_ERR({}) opcode=1",
+)
+
+
+@walk([(status, form) for status in range(1, 24) for form in FORMS])
+def test_what_a_completion_of_a_network_card_means_is_told_by_its_status(pair):
+    status, form = pair
+    line = f"n1:20:21 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<3> {form.format(status)}\n"
+    assert explain_text(line).verdict.topic == f"network.rdma_{'refused' if status in REFUSED else 'error'}"
+
+
+@walk(sorted({error.text for error in cuda_errors().values() if error.text}))
+def test_no_error_of_an_amd_gpu_gets_the_remedy_of_an_nvidia_gpu(text):
+    assert explain_text(f"RuntimeError: HIP error: {text}\n").verdict.topic.startswith("rocm.")
+
+
+@walk([code for code, xid in xids().items() if xid.kind is XidKind.HARDWARE])
+def test_the_xid_that_the_driver_names_as_the_cause_is_told(code):
+    line = (
+        f"NVRM: Xid (PCI:0000:dc:00): 45, pid=18, name=python3, Ch 00000001 caused by previous Xid {code}\n"
+    )
+    verdict = explain_text(line).verdict
+    assert (verdict.kind, verdict.topic) == (VerdictKind.MACHINE_FAILED, f"Xid {code}")
+
+
+@walk(("write to /sys/fs/cgroup/x/cgroup.procs", "inotify_add_watch: /data", "semget", "ibv_create_qp"))
+def test_a_shortage_that_is_no_disk_is_not_told_as_a_full_disk(what):
+    assert explain_text(f"error: {what} failed: No space left on device\n").verdict.topic != "disk.full"
+    assert (
+        explain_text("OSError: [Errno 28] No space left on device: '/data/x.pt'\n").verdict.topic
+        == "disk.full"
+    )
+
+
+@walk(
+    (
+        "node r7 revoked",
+        "step 4: request exceeded its quota",
+        "worker 3 timed out",
+        "Aborting the ring",
+        "open failed",
+    )
+)
+def test_words_of_a_failure_that_nobody_knows_are_shown_unless_the_run_moves_on(line):
+    assert "not known" in explain_text(f"{line}\n").verdict.sentence
+    assert explain_text(f"{line}\nstep 10 loss 3.2\n").verdict.sentence.startswith("Nothing wrong")

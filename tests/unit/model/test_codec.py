@@ -20,7 +20,7 @@ from gpudiag.model.report import CollectiveReport, FindingGroup, MachineVerdict,
 from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.model.training import TrainingPlan, TrainingReport
 from gpudiag.runs.placement import Placement
-from gpudiag.runs.train import build_result, judge_strategy, skipped_result
+from gpudiag.runs.train import build_result, skipped_result
 from tests.unit.model.hang_examples import HANG_EXAMPLES
 from tests.unit.model.hub_examples import HUB_EXAMPLES
 from tests.unit.model.job_runs import make_job_run
@@ -101,7 +101,7 @@ def make_event():
 
 def make_training_report():
     here = Placement("gloo", 2, snapshot=make_snapshot())
-    ran = build_result(judge_strategy(make_measurement(), here))
+    ran = build_result(make_measurement(), here)
     skipped = skipped_result(TrainingPlan(), "mirrored", 2, Outcome.SKIP, "not installed", "pip install it")
     return TrainingReport(Outcome.PASS, "a1", (ran, skipped), (), machine=("x86_64, 2 cores",))
 

@@ -32,7 +32,7 @@ from gpudiag.ranks.agents.messages import (
 from gpudiag.ranks.agents.refusal import share_refusal
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.diagnosis.split import find_split
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.run import RankEvent, RankRun
 from tests.unit.ranks.views import view
 
 KEY = "run 1"
@@ -99,13 +99,12 @@ def test_a_stray_counts_where_its_rank_is_missing_and_tells_more_later(leader: L
 
 
 def test_events_that_come_while_the_leader_waits_for_a_reply_are_kept(leader: Leader) -> None:
-    event = {"kind": "emitted", "at": 1.0, "data": {"size": 8}}
+    event = RankEvent(1, 1.0, {"size": 8})
     with closing(leader.connect(hello(1, "a1"))) as link:
         link.send(RankState(view(1), (event,)))
         while not leader.remote._received:
             leader.remote.receive()  # as a survey of the hosts does
-        ((rank, kept),) = leader.remote.poll()
-        assert (rank, kept["data"]) == (1, {"size": 8})
+        assert leader.remote.poll() == [event]
         assert leader.remote.poll() == []
 
 

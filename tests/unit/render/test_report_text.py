@@ -70,7 +70,8 @@ def test_skipped_checks_are_one_line_and_what_could_not_look_comes_after_the_fin
 
 
 def test_under_a_fault_what_only_follows_from_it_is_counted():
-    blind = [make_result(f"gpu.{n}", Outcome.ERROR, reason="NVML does not work: no driver") for n in range(9)]
+    words, absent = "NVML does not work: no driver", MissingReason.SOURCE_ABSENT
+    blind = [make_result(f"gpu.{n}", Outcome.ERROR, reason=words, missing_reason=absent) for n in range(9)]
     report = make_report(make_result("source.nvml", Outcome.FAIL, make_finding("nvml.absent")), *blind)
     assert "9 checks gave no result because of that." in lines(report)
     assert not any("NVML does not work" in line for line in lines(report))

@@ -81,7 +81,7 @@ def test_of_several_the_full_one_is_left_out_where_fewer_are_asked_for_and_named
 def test_no_test_runs_on_a_full_gpu_and_that_is_no_error(free: int, force: bool) -> None:
     nowhere = place_tests(machine_with_full(free, 0), (), NOT_ASKED, force=force)
     assert isinstance(nowhere, Missing)
-    assert nowhere.reason is MissingReason.NOT_ASKED  # a SKIP, with the reason
+    assert nowhere.reason is MissingReason.IN_USE  # a SKIP, with the reason
     assert nowhere.detail.startswith("not tested, because no GPU is free: GPU 0: ")
     assert "pid 42 (ann, train.py) holds" in nowhere.detail
     assert "--force" not in nowhere.detail  # it would not help

@@ -6,27 +6,28 @@ from typing import Any
 import pytest
 
 from gpudiag.checks import BUILTIN
-from gpudiag.checks.on_ranks import collective_run, collective_speed, train_run
+from gpudiag.checks.platforms import Platform, fit_remedy
 from gpudiag.checks.ranks.active import collective_all_reduce
 from gpudiag.checks.ranks.collective import COLLECTIVE_FINDINGS, COLLECTIVE_WITHOUT_GPU, metric_name
+from gpudiag.checks.ranks.localisation import NVLINK_SLOW
 from gpudiag.checks.registry import FindingKind
 from gpudiag.checks.runner import findings_worst_first, run_checks, verdict
 from gpudiag.checks.training.kinds import SINGLE_WORKER, STRAGGLER
-from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.history import Baseline, History
 from gpudiag.model.measure import IncidentKind, InjectedFault, Movement
 from gpudiag.model.reading import NOT_ASKED
-from gpudiag.model.report import CollectiveReport, Measures
+from gpudiag.model.report import Measures
 from gpudiag.runs.collective_report import build_report
 from gpudiag.runs.placement import Placement
+from gpudiag.runs.rank_report import fit_to_place
 from gpudiag.runs.train import build_report as build_training_report
-from gpudiag.runs.train import build_result, judge_strategy
+from gpudiag.runs.train import build_result
 from gpudiag.units import GIB
 from tests.unit.collectives.measurements import make_corruption, make_incident, make_measurement, make_result
-from tests.unit.model.nouns import TAKEN_AT, make_device, make_snapshot
+from tests.unit.model.nouns import TAKEN_AT, make_device, make_machine, make_snapshot
 from tests.unit.training.measurements import make_measurement as make_training
 from tests.unit.training.measurements import make_speed, make_start
 from tests.walking import walk
@@ -70,7 +71,7 @@ def judge_as_preflight(measures: Measures, need: str) -> tuple[CheckResult, ...]
 @walk(COLLECTIVES)
 def test_nccl_test_and_preflight_find_the_same_in_a_collective(name: str) -> None:
     measurement = make_measurement(**COLLECTIVES[name])
-    report = CollectiveReport.of(build_report(measurement, ON_CPU))
+    report = build_report(measurement, ON_CPU)
     results = judge_as_preflight(Measures(collective=measurement), "collective")
     assert report.findings == findings_worst_first(results)
     assert report.outcome is verdict(results)
@@ -83,7 +84,7 @@ def test_nccl_test_and_preflight_find_the_same_in_a_collective(name: str) -> Non
 def test_train_and_preflight_find_the_same_in_a_training(name: str, strategy: str) -> None:
     measurement = make_training(strategy=strategy, **TRAININGS[name])
     here = Placement("gloo", 2, snapshot=make_snapshot())
-    report = build_training_report((build_result(judge_strategy(measurement, here)),), here)
+    report = build_training_report((build_result(measurement, here),), here)
     results = judge_as_preflight(Measures(training=(measurement,)), "training")
     assert report.findings == report.strategies[0].findings == findings_worst_first(results)
     assert report.outcome is report.strategies[0].outcome is verdict(results)
@@ -100,7 +101,7 @@ def test_only_train_tells_of_one_worker_alone() -> None:
         steps=tuple(step for step in make_training().steps if step.rank == 0),
         epoch_ends=tuple(end for end in make_training().epoch_ends if end.rank == 0),
     )
-    told = judge_strategy(alone, Placement("gloo", 1, snapshot=make_snapshot())).findings()
+    told = build_result(alone, Placement("gloo", 1, snapshot=make_snapshot())).findings
     preflight = findings_worst_first(judge_as_preflight(Measures(training=(alone,)), "training"))
     assert SINGLE_WORKER.code in {finding.code for finding in told}
     assert preflight == tuple(finding for finding in told if finding.code != SINGLE_WORKER.code)
@@ -121,14 +122,13 @@ def test_what_is_seen_beside_a_collective_is_told_after_it_and_before_its_speed(
     absent, meanwhile = make_finding(COLLECTIVE_WITHOUT_GPU), make_finding(STRAGGLER)
     here = Placement("nccl", 8, findings=(absent,), snapshot=make_snapshot(*gpus), devices=gpus)
     report = build_report(measurement, here, meanwhile=(meanwhile,))
-    view = CollectiveReport.of(report)
-    codes = [finding.code for finding in view.findings]
+    codes = [finding.code for finding in report.findings]
     assert codes == [
         "inject.not_fired", absent.code,
         "collective.not_verified", meanwhile.code, "collective.slow",
     ]  # fmt: skip
-    assert (view.outcome, report.verdict) == (Outcome.ERROR, Outcome.ERROR)
-    elsewhere = CollectiveReport.of(build_report(measurement, here, one_clock=False))
+    assert report.outcome is Outcome.ERROR
+    elsewhere = build_report(measurement, here, one_clock=False)
     assert "collective.slow" not in [finding.code for finding in elsewhere.findings]
 
 
@@ -141,19 +141,21 @@ def test_the_speed_of_gpus_is_held_against_the_history_of_the_machine_alone() ->
         before = Baseline(metric, "B/s", uuid, 2 * fast, runs, fast, TAKEN_AT)
         history = History("a1", "store", baselines=(before,))
         report = build_report(measurement, Placement("nccl", 2, snapshot=make_snapshot()), history)
-        assert [finding.code for finding in CollectiveReport.of(report).findings] == found
+        assert [finding.code for finding in report.findings] == found
 
 
-def test_a_check_that_breaks_is_our_fault_and_never_a_report_without_words() -> None:
-    broken = make_measurement(results=None)
-    with pytest.raises(ValueError, match=r"collective.run: the check itself failed: TypeError"):
-        build_report(broken, ON_CPU)
+def test_a_remedy_is_one_of_the_machine_where_the_ranks_were() -> None:
+    in_container = Placement("gloo", 4, snapshot=make_snapshot(machine=make_machine(container="docker")))
+    finding = make_finding(NVLINK_SLOW)
+    (fitted,) = fit_to_place((finding,), in_container)
+    assert fitted == replace(finding, remedy=fit_remedy(finding.remedy, Platform.CONTAINER)) != finding
+    assert fit_to_place((finding,), ON_CPU) == (finding,)
 
 
-def test_a_command_tells_nothing_that_its_list_does_not_promise() -> None:
-    assert {*collective_run.reports, *collective_speed.reports} <= {*COLLECTIVE_FINDINGS}
-    assert {*COLLECTIVE_FINDINGS} - {*collective_run.reports, *collective_speed.reports} == {
-        COLLECTIVE_WITHOUT_GPU
-    }
-    assert {*collective_all_reduce.reports} <= {*collective_run.reports}
-    assert train_run.reports == TRAINING_RUN_FINDINGS
+def test_a_judge_that_breaks_is_our_fault_and_never_a_report_without_words() -> None:
+    with pytest.raises(TypeError):
+        build_report(make_measurement(results=None), ON_CPU)
+
+
+def test_a_command_reports_nothing_that_its_list_does_not_promise() -> None:
+    assert {*collective_all_reduce.reports} <= {*COLLECTIVE_FINDINGS}

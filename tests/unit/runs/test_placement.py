@@ -362,7 +362,7 @@ def test_memory_that_only_torch_lacks_is_not_taken_for_a_gpu_in_use() -> None:
     held = replace(machine.devices[0], memory_free_bytes=GIB // 4)
     in_use = place_tests(replace(machine, devices=(held,), views=little), (), NOT_ASKED, force=False)
     assert isinstance(in_use, Missing)
-    assert in_use.reason is MissingReason.NOT_ASKED
+    assert in_use.reason is MissingReason.IN_USE
     assert "NVML counts" not in in_use.detail
 
 

@@ -93,7 +93,7 @@ def test_where_all_are_in_use_nothing_is_tested_and_that_counts_as_a_gap():
     busy = {f"gpu{place}": {"processes": (TRAINING,)} for place in range(3)}
     place = choose(machine(**busy))
     assert isinstance(place, Missing)
-    assert place.reason is MissingReason.NOT_ASKED
+    assert place.reason is MissingReason.IN_USE
     assert "--force" in place.detail
 
 

@@ -10,6 +10,7 @@ from gpudiag.sampler.ring import (
     MAX_DEVICES,
     MAX_POINTS,
     NAMES,
+    TIERS,
     Ring,
     plan_window,
     read_window,
@@ -117,9 +118,17 @@ def test_a_gpu_that_was_replaced_takes_no_room_from_the_one_in_its_place():
 
 
 def test_eight_gpus_take_less_than_ten_megabytes():
-    ring = filled({NOW: {}})
-    values = sum(len(one) * one.itemsize for tier in ring.devices["GPU-1"].arrays.values() for one in tier)
-    assert 8 * values < 10_000_000
+    assert 8 * bytes_of(filled({NOW: dict.fromkeys(NAMES, 1.0)})) < 10_000_000
+
+
+def test_a_series_that_a_gpu_does_not_have_takes_no_memory():
+    assert bytes_of(filled({NOW: {}})) == 0
+    assert bytes_of(filled({NOW: {"power_draw_watts": 70.0}})) == 4 * sum(tier.slots for tier in TIERS)
+
+
+def bytes_of(ring: Ring) -> int:
+    arrays = [values for tier in ring.devices["GPU-1"].arrays.values() for values in tier.values()]
+    return sum(len(values) * values.itemsize for values in arrays)
 
 
 @given(st.floats(0, 4e9), st.floats(0, 4e9), st.floats(0.1, 1e6), st.floats(0, 4e9))

@@ -30,6 +30,18 @@ def test_a_copy_and_the_journal_after_it_are_read_again(tmp_path):
     assert [power_at(found, NOW), power_at(found, NOW + 1)] == [70.0, 71.0]
 
 
+def test_what_is_older_than_an_hour_is_there_after_a_copy_and_a_new_sample(tmp_path):
+    spill, ring = Spill(tmp_path), Ring()
+    ring.add_values(UUID, NOW - 7200, values(70.0))
+    ring.add_values(UUID, NOW, values(float("nan")))
+    spill.save(ring)
+    found = Spill(tmp_path).load()
+    found.add_values(UUID, NOW + 1, values(71.0))
+    window = plan_window(NOW - 7200, NOW - 7200, 10, NOW)
+    assert read_window(found.devices[UUID], "power_draw_watts", window)[0] == 70.0
+    assert power_at(found, NOW + 1) == 71.0
+
+
 def test_a_copy_of_other_series_is_read_by_their_names(tmp_path, monkeypatch):
     ring = Ring()
     ring.add_values(UUID, NOW, values(70.0))

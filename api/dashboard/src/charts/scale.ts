@@ -16,11 +16,14 @@ export interface Scale {
   ticks: number[];
 }
 
-const LEAST: Record<string, number> = { "%": 10, W: 30, "°C": 6, GiB: 1, MHz: 60, "GB/s": 1 }; // less than this is no change worth a slope
+const LEAST: Record<string, number> = { "%": 10, W: 30, "°C": 6, GiB: 1, MHz: 60, "GB/s": 1 };
+
+// Less than this is no change worth a slope, or a colour.
+export const leastOf = (unit: string): number => LEAST[unit] ?? 1;
 
 // From a round number below the least to one above the most; where the least is near 0, from 0.
 export function fit(values: (number | null)[][], unit: string): Scale {
-  const least = LEAST[unit] ?? 1;
+  const least = leastOf(unit);
   let low = Infinity;
   let high = -Infinity;
   for (const list of values) {
@@ -32,7 +35,7 @@ export function fit(values: (number | null)[][], unit: string): Scale {
   }
   if (low > high) return { low: 0, high: least, ticks: [0, least] };
   const spare = Math.max(0, least - (high - low)) / 2;
-  [low, high] = [low >= 0 && (low < high / 3 || low < spare) ? 0 : low - spare, high + spare];
+  [low, high] = [low >= 0 && (low < high / 3 || low < spare) ? 0 : low - spare, unit === "%" && high <= 100 ? Math.min(100, high + spare) : high + spare];
   const step = niceStep((high - low) / 3);
   low = Math.floor(low / step) * step;
   high = Math.max(Math.ceil(high / step) * step, low + step);

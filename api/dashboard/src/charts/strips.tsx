@@ -11,7 +11,7 @@ import { Figure, shown } from "./figure";
 import { Frame, type Span } from "./frame";
 import { columnsOf, paint, palette, type Row } from "./heat";
 import { faultsOf, type Metric, valuesOf } from "./metrics";
-import { niceTop } from "./scale";
+import { leastOf, niceTop } from "./scale";
 
 interface StripsProps extends Span {
   metric: Metric;
@@ -27,7 +27,7 @@ export function Strips({ metric, devices, recent, ...span }: StripsProps) {
   const cursor = useCursor();
   const values = devices.map((device) => valuesOf(recent, gpuKey(device), metric));
   // Without limits of their own, all GPUs share one scale, which fits what is seen.
-  const common = niceTop(values.reduce((most, list) => list.reduce<number>((high, value) => Math.max(high, value ?? 0), most), 0));
+  const common = niceTop(values.reduce((most, list) => list.reduce<number>((high, value) => Math.max(high, value ?? 0), most), leastOf(metric.unit)));
   const rows = devices.map((device, position): Row => ({
     values: values[position]!,
     from: metric.from ?? 0,

@@ -110,13 +110,13 @@ function Readings({ device, load }: { device: LiveDevice; load: (number | null)[
       <td role="cell" data-label="Memory GiB">
         <Reading of={device} field="memory_used_bytes">
           <Meter value={device.memory_used_bytes} limit={device.memory_total_bytes} />
-          <span class="value">{gib(device.memory_used_bytes ?? 0)}<small>/{device.memory_total_bytes === null ? DASH : gib(device.memory_total_bytes)}</small></span>
+          <span class="value">{gib(device.memory_used_bytes ?? 0)}{device.memory_total_bytes !== null && <small>/{gib(device.memory_total_bytes)}</small>}</span>
         </Reading>
       </td>
       <td role="cell" data-label="Power W">
         <Reading of={device} field="power_draw_watts">
           <Meter value={device.power_draw_watts} limit={device.power_limit_enforced_watts} />
-          <span class="value">{device.power_draw_watts?.toFixed(0)}<small>/{device.power_limit_enforced_watts?.toFixed(0) ?? DASH}</small></span>
+          <span class="value">{device.power_draw_watts?.toFixed(0)}{device.power_limit_enforced_watts !== null && <small>/{device.power_limit_enforced_watts.toFixed(0)}</small>}</span>
         </Reading>
       </td>
       <td role="cell" data-label="Temp" class={isHot ? "hot" : ""}><Reading of={device} field="temperature_celsius">{device.temperature_celsius} °C</Reading></td>

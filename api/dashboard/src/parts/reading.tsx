@@ -18,9 +18,10 @@ export function Reading({ of, field, children }: { of: WithMissing; field: strin
   return value === null || value === undefined ? <Absent of={of} field={field} /> : <>{children}</>;
 }
 
-// How full, against a limit that does not move; the text beside it shows the same in numbers.
+// How full, against a limit that does not move; the text beside it shows the same in numbers. Nothing where there is no limit.
 export function Meter({ value, limit, tone = "" }: { value: number | null; limit: number | null; tone?: string }) {
-  const share = value === null || !limit ? 0 : Math.min(1, Math.max(0, value / limit));
+  if (!limit) return null;
+  const share = value === null ? 0 : Math.min(1, Math.max(0, value / limit));
   return (
     <span class={`meter ${tone}`} aria-hidden="true">
       <span style={{ width: `${(share * 100).toFixed(1)}%` }} />

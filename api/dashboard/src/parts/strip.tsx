@@ -1,7 +1,7 @@
 // The machine at a glance: what its GPUs do together, who uses them, and the host below them.
 
 import type { ComponentChildren } from "preact";
-import { DASH, duration, gib, significant } from "../format";
+import { DASH, duration } from "../format";
 import type { Live, LiveDevice } from "../model";
 import { gpuName } from "./gpu";
 import { Meter } from "./reading";
@@ -24,7 +24,7 @@ function totalOf(devices: LiveDevice[], field: keyof LiveDevice, limit?: keyof L
 }
 
 const powerUnit = (power: Total | null): string => ((power?.limit ?? power?.value ?? 0) >= KILOWATT ? "kW" : "W");
-const watts = (value: number, power: Total): string => (powerUnit(power) === "kW" ? significant(value / KILOWATT) : value.toFixed(0));
+const watts = (value: number, power: Total): string => (powerUnit(power) === "kW" ? (value / KILOWATT).toFixed(2) : value.toFixed(0));
 
 export function Strip({ live }: { live: Live }) {
   const { devices, host_activity: host } = live;
@@ -39,7 +39,7 @@ export function Strip({ live }: { live: Live }) {
       {devices.length > 0 && (
         <>
           <Tile name="GPU load" value={load && counted ? Math.round(load.value / counted) : null} unit="%" share={load && { value: load.value, limit: counted * 100 }} />
-          <Tile name="GPU memory" value={memory && gib(memory.value)} unit={memory?.limit ? `/ ${Math.round(memory.limit / GIB)} GiB` : "GiB"} share={memory} />
+          <Tile name="GPU memory" value={memory && (memory.value / GIB).toFixed(memory.value < 100 * GIB ? 1 : 0)} unit={memory?.limit ? `/ ${Math.round(memory.limit / GIB)} GiB` : "GiB"} share={memory} />
           <Tile name="GPU power" value={power && watts(power.value, power)} unit={power?.limit ? `/ ${watts(power.limit, power)} ${powerUnit(power)}` : powerUnit(power)} share={power} />
           <Tile name="Hottest" value={hottest?.temperature_celsius ?? null} unit={`°C ${hottest ? gpuName(hottest) : ""}`} />
           <Users devices={devices} />
@@ -67,7 +67,7 @@ function Tile({ name, value, unit, share, isWords }: TileProps) {
       <dt>{name}</dt>
       <dd class={isWords ? "words" : ""}>
         <b>{value ?? DASH}</b> <span class="unit">{value === null ? "" : unit}</span>
-        {share?.limit ? <Meter value={share.value} limit={share.limit} /> : null}
+        {share && <Meter value={share.value} limit={share.limit} />}
       </dd>
     </div>
   );
@@ -82,7 +82,7 @@ function Users({ devices }: { devices: LiveDevice[] }) {
   }
   const users = [...counts].sort((one, other) => other[1] - one[1]);
   const free = devices.filter((device) => device.responding && device.processes?.length === 0 && !device.signs_of_use.length && !device.not_free_because.length).length;
-  const names = users.slice(0, MOST_USERS).map(([user, count]) => `${user} ${count}`).join(", ");
+  const names = users.slice(0, MOST_USERS).map(([user, count]) => `${user}\u00a0${count}`).join(", ");
   const more = users.length > MOST_USERS ? ` +${users.length - MOST_USERS}` : "";
   return <Tile isWords name="Users" value={users.length ? <span title={users.map(([user, count]) => `${user}: ${count} GPUs`).join("\n")}>{names}{more}</span> : "none"} unit={`${free} free`} />;
 }

@@ -2,9 +2,15 @@
 
 import type { ComponentChildren } from "preact";
 
+interface Column {
+  name: string;
+  number?: boolean;
+  detail?: boolean; // left out on a phone, with its cells of that class
+}
+
 interface TableProps {
   caption: string;
-  columns: (string | { name: string; number?: boolean })[];
+  columns: (string | Column)[];
   children: ComponentChildren;
   hideCaption?: boolean;
 }
@@ -17,8 +23,8 @@ export function Table({ caption, columns, children, hideCaption = false }: Table
         <thead>
           <tr>
             {columns.map((column) => {
-              const { name, number } = typeof column === "string" ? { name: column, number: false } : column;
-              return <th scope="col" class={number ? "number" : ""} key={name}>{name}</th>;
+              const { name, number, detail }: Column = typeof column === "string" ? { name: column } : column;
+              return <th scope="col" class={[number && "number", detail && "detail"].filter(Boolean).join(" ")} key={name}>{name}</th>;
             })}
           </tr>
         </thead>

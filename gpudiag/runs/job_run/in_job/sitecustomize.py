@@ -1,8 +1,7 @@
-"""Leaves the exception that ends a Python process of a job where `gpudiag run` reads it, and does nothing else.
+"""Leaves the exception that ends a Python process of a job where `gpudiag run` reads it.
 
-It is any Python's that the job starts, so it is written for old ones too. The job's own sitecustomize, if it
-has one, runs first, and this folder is taken from the search path: nothing of the job finds it. What fails
-here is no reason for the job to fail.
+Written for old Pythons too. The job's own sitecustomize runs first, and this folder leaves the search path.
+No failure here is the job's.
 """
 
 # mypy: ignore-errors

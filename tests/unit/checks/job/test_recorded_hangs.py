@@ -93,6 +93,9 @@ RECORDED = (
     ),
     Recorded("apart", "hang.sleep", 1, ("not in the all_reduce of ranks 0 and 1", "sleeps at groups.py:45")),
     Recorded("thread_main", "hang.sleep", 3, ("extra.py:38", "in the barrier")),
+    Recorded(
+        "polled_trainer", "hang.lock", 1, ("thread_trainer.py:13 in load", "thread_trainer.py:17 in train")
+    ),
     Recorded("monitored", "hang.sleep", 1, ("monitored_barrier",)),
     Recorded(
         "saves",
@@ -133,6 +136,44 @@ RECORDED = (
         2,
         ("a compiler that does not run at job.py:22 in main", "opens the FIFO /home/ann/cache.fifo"),
     ),
+    Recorded(
+        "lock_of_rank", "hang.lock", 1, ("data.lock (held by rank 0, pid 6291)", "that rank 0 waits in")
+    ),
+    Recorded("asks_rank", "hang.network", 1, ("the other end is rank 0, pid 8273)", "own_server.py:32")),
+    Recorded("full_pipe", "hang.queue", 1, ("writes to a pipe that is full (the other end is pid 6488",)),
+    Recorded(
+        "child_full_pipe",
+        "hang.program",
+        1,
+        ("the program, pid 29967", "writes to a pipe that is full (the other end is rank 1"),
+    ),
+    Recorded(
+        "installed_trainer",
+        "hang.file",
+        1,
+        ("installed_trainer.py:31, in Trainer.fetch of mytrain/__init__.py:10", "in Trainer.fit of mytrain/"),
+    ),
+    Recorded("lost_task", "hang.queue", 1, ("all 2 workers of its pool wait for a task", "its task is lost")),
+    Recorded(
+        "handler_sleeps", "hang.sleep", 1, ("an exception took it there: `except Exception (line 18)`",)
+    ),
+    Recorded("tries_again", "hang.sleep", 1, ("in the loop `while True`", "an exception took it there")),
+    Recorded(
+        "one_more_call", "hang.calls_apart", None, ("rank 1 is 1 call behind rank 0", "async_forgotten.py:23")
+    ),
+    Recorded(
+        "left_loop",
+        "hang.other_collective",
+        None,
+        ("rank 1 is past `train()` (early_stop.py:29), where rank 0 still is",),
+    ),
+    Recorded(
+        "skipped_step",
+        "hang.other_collective",
+        None,
+        ("a rank that alone takes the `if torch.isnan(loss): continue (line 18)`",),
+    ),
+    Recorded("main_evaluates", "hang.other_collective", None, ("nanogpt_eval.py:27 stands under", "master")),
     Recorded("killed", "hang.rank_gone", 1, ("came to the rendezvous, and has ended since", "WORLD_SIZE 4")),
     Recorded("never_came", "hang.never_joined", 1, ("never started, or ended before",)),
 )
@@ -240,6 +281,30 @@ def test_a_rank_whose_step_counter_moves_is_not_blamed(case: Recorded) -> None:
     verdict = judge_job(moved)
     assert verdict.outcome is Outcome.PASS, verdict.headline
     assert verdict.headline.startswith("not hanging: "), verdict.headline
+
+
+def test_a_sleep_that_a_rank_came_back_to_is_work_where_collectives_were_made_meanwhile() -> None:
+    """Of a loop at a module's level no variable is seen: the thread woke up, and so did that of gloo."""
+    job = recorded("handler_sleeps")
+
+    def woken(look: ProcessLook, number: int, names: tuple[str, ...]) -> ProcessLook:
+        threads = (
+            replace(one, switches=one.switches + number) if one.name in names else one for one in look.threads
+        )
+        return replace(look, threads=tuple(threads))
+
+    for names, outcome in (
+        (("MainThread", "pt_gloo_runloop"), Outcome.WARN),  # it works while rank 0 waits
+        (("MainThread",), Outcome.FAIL),  # it only wakes up
+        (("pt_gloo_runloop",), Outcome.FAIL),
+    ):
+        ranks = (
+            replace(rank, looks=tuple(woken(look, number, names) for number, look in enumerate(rank.looks)))
+            if rank.rank == 1
+            else rank
+            for rank in job.ranks
+        )
+        assert judge_job(replace(job, ranks=tuple(ranks))).outcome is outcome, names
 
 
 def _counting(look: ProcessLook, number: int) -> ProcessLook:

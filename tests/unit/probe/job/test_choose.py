@@ -57,6 +57,7 @@ REFUSED = {
     "another's program": (20, Missing(MissingReason.NO_PERMISSION, "EPERM"), "may not be looked into"),
     "gone": (4194304, NO_PYTHON, "there is no process 4194304 here: it has ended"),
     "dead": (21, NO_PYTHON, "process 21 (python) has ended"),
+    "a dead launcher beside another": (22, NO_PYTHON, "process 22 (python) has ended"),
 }
 
 
@@ -65,7 +66,8 @@ def test_what_is_no_rank_and_started_none_is_refused_in_one_sentence(name: str) 
     pid, stacks, words = REFUSED[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "read_stacks", lambda *_, **__: stacks)
-        chosen = choose_jobs(machine("systemd", process(21, 1, state="Z", words=())), pid, None)
+        dead = (process(21, 1, state="Z", words=()), process(22, 10, above=(10,), state="Z", words=()))
+        chosen = choose_jobs(machine("systemd", *dead), pid, None)
     assert not chosen.jobs
     assert chosen.refusal is not None
     assert words in chosen.refusal[0]

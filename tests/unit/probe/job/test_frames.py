@@ -1,4 +1,5 @@
 import os
+import time
 
 import pytest
 
@@ -25,10 +26,16 @@ def step(number):
 """
 
 
+def _write(file, text, *, age_seconds=86400.0):
+    """A source as it is when a process has run for long: older than this one."""
+    file.write_text(text)
+    os.utime(file, (time.time() - age_seconds,) * 2)
+
+
 @pytest.fixture
 def sources(tmp_path):
     file = tmp_path / "train.py"
-    file.write_text(SOURCE)
+    _write(file, SOURCE)
     read = Sources()
     return lambda number: read.line(os.getpid(), str(file), number)
 
@@ -46,6 +53,17 @@ def test_a_line_is_told_with_what_is_around_it(sources):
 def test_a_line_that_is_not_there_is_none(sources, tmp_path):
     assert sources(99) is None
     assert Sources().line(os.getpid(), str(tmp_path / "gone.py"), 1) is None
+
+
+def test_a_file_that_was_changed_since_the_start_shows_no_line_of_it(tmp_path):
+    file = tmp_path / "train.py"
+    _write(file, SOURCE, age_seconds=-10.0)
+    read = Sources()
+    line = read.line(os.getpid(), str(file), 4)
+    assert "changed after the process started" in line.text
+    assert not line.inside
+    assert not read.text(os.getpid(), str(file), 4)
+    assert not read.poll_loop(os.getpid(), str(file), 4)
 
 
 def test_variables_are_numbers_and_words_without_secrets():
@@ -83,7 +101,7 @@ def make(plan, rank):
 
 def test_conditions_that_lead_away_before_a_line_are_told(tmp_path):
     file = tmp_path / "meshes.py"
-    file.write_text(GUARDED)
+    _write(file, GUARDED)
     inside = Sources().line(os.getpid(), str(file), 7).inside
     assert inside == (
         "after if rank not in members: continue (line 3)",

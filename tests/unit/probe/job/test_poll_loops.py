@@ -51,11 +51,39 @@ def test_a_loop_that_may_work_does_not_poll(lines: tuple[str, ...]) -> None:
     assert not any(find_poll_loop(source, number) for number in range(1, len(source) + 1))
 
 
+def test_a_loop_that_tries_again_polls_where_it_sleeps_and_not_where_it_tries() -> None:
+    lines = ("def again():", "    while True:", "        try:", "            return train(batch)")
+    source = [
+        *lines,
+        "        except OSError as error:",
+        "            log.info(error)",
+        "            time.sleep(2)",
+    ]
+    assert [bool(find_poll_loop(source, number)) for number in (4, 6, 7)] == [False, True, True]
+
+
+def test_what_a_loop_asks_for_long_shows_whether_it_works(tmp_path: Path) -> None:
+    """`while not train_epoch(): sleep(1)`, seen twice within the epoch: at one line it stands, at two it works."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        "def train_epoch():\n    step()\n    step()\nwhile not train_epoch():\n    time.sleep(1)\n"
+    )
+    os.utime(script, (0, 0))
+
+    def glance(line: int) -> tuple[Frame, ...]:
+        frames = (RawFrame(str(script), "train_epoch", line, ()), RawFrame(str(script), "<module>", 4, ()))
+        return glance_frames(os.getpid(), frames)
+
+    assert not stood(glance(2), glance(3))
+    assert stood(glance(2), glance(2))
+
+
 def test_a_thread_stands_within_a_poll_and_not_once_anything_around_it_ran(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(
         "def wait(n):\n    while buf[n] == 0:\n        time.sleep(0)\n\nfor n in range(9):\n    wait(n)\n"
     )
+    os.utime(script, (0, 0))
     pid = os.getpid()
 
     def glance(line: int, inner: int, step: int) -> tuple[Frame, ...]:

@@ -1,0 +1,60 @@
+"""Who is at the other end of what a process waits for: of real pipes and connections, held by a program beside it."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpudiag.probe.job.wait_targets import describe_descriptor
+
+
+@contextmanager
+def held_by_another(descriptor: int) -> Iterator[int]:
+    """The pid of a program that has the descriptor, which is closed here."""
+    with subprocess.Popen(["sleep", "600"], pass_fds=[descriptor]) as program:
+        os.close(descriptor)
+        try:
+            yield program.pid
+        finally:
+            program.kill()
+
+
+def other_end(descriptor: int) -> str:
+    """What is reported of the other end of a descriptor of this process."""
+    return describe_descriptor(os.getpid(), descriptor).detail
+
+
+def test_the_other_end_of_a_pipe_is_who_may_do_the_opposite() -> None:
+    for kept, given in ((0, 1), (1, 0)):
+        ends = os.pipe()
+        same = os.dup(ends[kept])
+        with held_by_another(same), held_by_another(ends[given]) as pid:
+            assert other_end(ends[kept]) == f"the other end is pid {pid} (sleep 600)"
+        os.close(ends[kept])
+
+
+def test_a_pipe_whose_other_end_only_the_process_itself_has_is_told() -> None:
+    """A program whose output nobody else can write waits without end for what it would have to write itself."""
+    ends = os.pipe()
+    assert other_end(ends[0]) == "only this process has the other end"
+    for end in ends:
+        os.close(end)
+
+
+def test_a_connection_is_named_with_the_process_at_its_other_end() -> None:
+    for address in ("127.0.0.1", "::ffff:127.0.0.1"):  # a program of IPv6 that talks to one of IPv4
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(family) as client:
+            client.connect((address, server.getsockname()[1]))
+            accepted, _ = server.accept()
+            with held_by_another(accepted.detach()) as pid:
+                assert other_end(client.fileno()) == f"the other end is pid {pid} (sleep 600)"
+
+
+def test_a_connection_within_one_process_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+        with client, accepted:
+            assert other_end(client.fileno()) == "only this process has the other end"
