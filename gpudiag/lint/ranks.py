@@ -79,17 +79,14 @@ class RankConditions:
     @staticmethod
     def _calls_only(decorator: ast.AST | None, condition: ast.If) -> bool:
         """Whether a decorator calls its function in the body of a condition, and nowhere else."""
-        arguments = getattr(decorator, "args", None)
-        given = arguments.args[0].arg if isinstance(arguments, ast.arguments) and arguments.args else ""
-        in_all, in_body = (
-            sum(
-                isinstance(n, ast.Call) and getattr(n.func, "id", "") == given
-                for part in parts
-                for n in ast.walk(part)
-            )
-            for parts in ([decorator] if decorator is not None else [], condition.body)
-        )
-        return 0 < in_all == in_body
+        if not isinstance(decorator, ast.FunctionDef) or not decorator.args.args:
+            return False
+        given = decorator.args.args[0].arg
+        calls = [
+            n for n in ast.walk(decorator) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == given
+        ]
+        inside = {node for part in condition.body for node in ast.walk(part)}
+        return bool(calls) and inside.issuperset(calls)
 
     def of_guard(self, guard: Guard) -> Which | None:
         """The ranks that a condition admits."""

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.values import RANKS
@@ -29,9 +29,15 @@ def _find(program: Program) -> Iterator[Mistake]:
     if not (program.opens_group and trains) and not wraps and not _is_horovod(program):
         return
     reported = set()
-    for step in program.calls("torch.save"):
-        path = argument(step.node, 1, "f")
-        if step.node in reported or path is None or step.where.handling:
+    of_models = program.methods.get("save_pretrained", [])
+    for step in (*program.calls("torch.save"), *of_models):
+        path = argument(step.node, *((0, "save_directory") if step in of_models else (1, "f")))
+        if (
+            step.node in reported
+            or path is None
+            or step.where.handling
+            or keyword(step.node, "is_main_process")
+        ):
             continue
         if program.which_ranks(step) is not None or not _in_a_rank(program, step):
             continue
