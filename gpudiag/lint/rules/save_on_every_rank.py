@@ -70,14 +70,11 @@ def _in_a_rank(program: Program, step: Step) -> bool:
 
 def _is_elsewhere(program: Program, path: ast.expr) -> bool:
     """Whether the file lies in a place of the process's own: temporary, or in memory."""
-    text = ast.unparse(path)
-    if any(word in text.lower() for word in ("temp", "tmp", "buffer", "bytesio", "pid", "uuid", "hostname")):
-        return True
-    for binding in program.values.reaching(path) if isinstance(path, ast.Name | ast.Attribute) else ():
-        made = ast.unparse(binding.value).lower() if binding.value is not None else ""
-        if "bytesio" in made or "tempfile" in made:
-            return True
-    return False
+    made = (
+        [b.value for b in program.values.reaching(path)] if isinstance(path, ast.Name | ast.Attribute) else []
+    )
+    text = " ".join(ast.unparse(node) for node in (path, *made) if node is not None).lower()
+    return any(word in text for word in ("temp", "tmp", "buffer", "bytesio", "pid", "uuid", "hostname"))
 
 
 RULE = Rule(
