@@ -7,6 +7,7 @@ from gpudiag.lint.corrections import behind, moved, with_replaced
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
+from gpudiag.lint.training import is_optimizer
 from gpudiag.model.lint import Severity
 
 _CLIPS = (
@@ -32,15 +33,13 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _find_steps(program: Program) -> Iterator[Mistake]:
     """Steps of an optimizer with gradients that a GradScaler has scaled, or that no backward pass averaged."""
     steps = program.methods.get("step", [])
-    own = next((step for step in steps if _is_optimizer(program, _receiver(step))), None)
-    by_scaler = any(
-        "scaler" in program.values.kinds(_receiver(step)) or _has_arguments(step) for step in steps
-    )
-    scales = any("scaler" in program.values.kinds(_receiver(s)) for s in program.methods.get("scale", []))
-    if own is None or program.owner:
+    own = next((step for step in steps if is_optimizer(program, step.receiver)), None)
+    by_scaler = any("scaler" in program.values.kinds(step.receiver) or _has_arguments(step) for step in steps)
+    scales = any("scaler" in program.values.kinds(s.receiver) for s in program.methods.get("scale", []))
+    if own is None or own.receiver is None or program.owner:
         return
     if scales and not by_scaler and not program.mentions(*_UNSCALES):
-        optimizer = ast.unparse(_receiver(own))
+        optimizer = ast.unparse(own.receiver)
         yield Mistake(
             own.node,
             "the optimizer steps with gradients that the GradScaler has scaled",
@@ -55,11 +54,6 @@ def _find_steps(program: Program) -> Iterator[Mistake]:
         )
 
 
-def _is_optimizer(program: Program, node: ast.expr) -> bool:
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return program.values.kinds(node) == {"optimizer"} or name in ("optimizer", "optim", "opt")
-
-
 def _has_arguments(step: Step) -> bool:
     return isinstance(step.node, ast.Call) and bool(step.node.args)
 
@@ -68,12 +62,6 @@ def _is_apart(step: Step) -> bool:
     """Whether a backward pass always stands under `model.no_sync()`."""
     contexts = [item for item in step.where.withs if isinstance(item, ast.Call)]
     return any(getattr(item.func, "attr", "") == "no_sync" for item in contexts)
-
-
-def _receiver(step: Step) -> ast.expr:
-    """The object of a method call."""
-    func = step.node.func if isinstance(step.node, ast.Call) else None
-    return func.value if isinstance(func, ast.Attribute) else ast.Constant(None)
 
 
 def _judge(program: Program, step: Step) -> Mistake | None:
@@ -121,21 +109,15 @@ def _judge(program: Program, step: Step) -> Mistake | None:
 
 
 def _scaler_name(program: Program) -> str:
-    for step in program.methods.get("scale", []):
-        if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute):
-            return ast.unparse(step.node.func.value)
-    return "scaler"
+    receivers = (step.receiver for step in program.methods.get("scale", []))
+    return next((ast.unparse(receiver) for receiver in receivers if receiver is not None), "scaler")
 
 
 def _stepped(program: Program, scaler: str) -> str:
     for step in program.methods.get("step", []):
-        if (
-            isinstance(step.node, ast.Call)
-            and isinstance(step.node.func, ast.Attribute)
-            and ast.unparse(step.node.func.value) == scaler
-            and step.node.args
-        ):
-            return ast.unparse(step.node.args[0])
+        given = argument(step.node, 0, "optimizer")
+        if given is not None and step.receiver is not None and ast.unparse(step.receiver) == scaler:
+            return ast.unparse(given)
     return "optimizer"
 
 

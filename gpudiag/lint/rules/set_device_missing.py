@@ -125,11 +125,8 @@ def _is_bare_cuda(program: Program, node: ast.expr) -> bool:
 
 
 def _is_model(program: Program, step: Step) -> bool:
-    func = step.node.func if isinstance(step.node, ast.Call) else None
-    if not isinstance(func, ast.Attribute):
-        return False
-    kinds = program.values.kinds(func.value)
-    name = func.value.id if isinstance(func.value, ast.Name) else getattr(func.value, "attr", "")
+    kinds, named = program.values.kinds(step.receiver), step.receiver
+    name = named.id if isinstance(named, ast.Name) else getattr(named, "attr", "")
     wrapped = [argument(ddp.node, 0, "module") for ddp in program.ddp_steps]
     return (
         bool(kinds & {"module", "ddp"})

@@ -13,6 +13,9 @@ from gpudiag.lint.vocabulary import DDP_CLASSES, TORCH_COLLECTIVES
 from gpudiag.model.lint import Severity
 
 
+_CLOSES = ("\\w*destroy\\w*", "\\w*cleanup\\w*", "\\w*teardown\\w*", "shutdown", "is_initialized", "init_rpc")
+
+
 def _find(program: Program) -> Iterator[Mistake]:
     if program.script.whole:  # the fences of a page do not run one after the other
         yield from _find_optimizers(program)
@@ -84,7 +87,7 @@ def _find_group(program: Program) -> Iterator[Mistake]:
 def _find_again(program: Program) -> Iterator[Mistake]:
     """A group that is opened while it is open, and its address where it is set only then."""
     opened = [s for s in program.opens_group if not s.where.spawned and _is_always(s)]
-    if not opened or program.owner or program.mentions("destroy_process_group", "is_initialized", "init_rpc"):
+    if not opened or program.owner or program.mentions(*_CLOSES):
         return
     for first, again in pairwise(opened):
         if first.where.entry is again.where.entry:
