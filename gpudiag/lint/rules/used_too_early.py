@@ -12,7 +12,6 @@ from gpudiag.lint.training import optimizer_calls, owner_of_parameters
 from gpudiag.lint.vocabulary import DDP_CLASSES, TORCH_COLLECTIVES
 from gpudiag.model.lint import Severity
 
-
 _CLOSES = ("\\w*destroy\\w*", "\\w*cleanup\\w*", "\\w*teardown\\w*", "shutdown", "is_initialized", "init_rpc")
 
 
