@@ -266,6 +266,11 @@ class RankConditions:
         if isinstance(right, ast.Constant) and isinstance(right.value, str) and right.value.isdecimal():
             kinds = frozenset(kind.removesuffix("_text") for kind in kinds)
             right = ast.Constant(int(right.value))
+        named = (
+            [v.node for v in self._values.of(right)] if isinstance(right, ast.Name | ast.Attribute) else []
+        )
+        if len(named) == 1 and isinstance(named[0], ast.Constant) and kinds & RANKS:  # `rank == MASTER`
+            right = named[0]
         in_a_job = _holds_in_a_job(kinds, operator, left, right)
         if in_a_job is not None:
             return None if in_a_job is holds else Which.NOBODY
