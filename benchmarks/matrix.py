@@ -1,4 +1,10 @@
-"""What matrices that run for hours share: results in a file, a line of JSON for each run, and a table in a page of docs/."""
+"""What matrices that run for hours share: results in a file, and a table in a page of docs/.
+
+    python -m benchmarks.MATRIX --results FILE [--times N] [--at-most N] [--jobs N] [--page docs/PAGE.md]
+
+Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was. `--at-most 1`
+makes one run and stops; `--at-most 0` only prints. `--page` writes the table into that page too.
+"""
 
 import argparse
 import json

@@ -5,10 +5,11 @@ holds the first finding against the cause that must be named: its code, its rank
 Prints Markdown.
 
     python -m benchmarks.train_outside_faults --results FILE [--ranks 2 --ranks 3] [--fault NAME] [--python PATH]
-                                              [--times 1] [--at-most N] [--page docs/training.md]
+                                              [--page docs/training.md]
 
-Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was. `--python` is
-an interpreter with DeepSpeed: without it the faults of DeepSpeed are left out. `--page` writes the table into that page.
+`--python` is an interpreter with DeepSpeed: without it the faults of DeepSpeed are left out.
+
+Further flags: matrix.py.
 """
 
 import os

@@ -18,6 +18,9 @@ WHEN = 2  # the step, where it is one of several
 _LEAST_ELEMENTS = 8  # of gradients; what is shorter is a norm or a flag
 Bucket = Any
 Hook = Callable[[Bucket], Future[torch.Tensor]]
+Act = Callable[
+    [Any, int, Callable[[], Any]], Any
+]  # of an optimizer, the number of the step, and the step itself
 
 
 def plant(name: str) -> None:
@@ -100,28 +103,50 @@ def weighed(weight: Callable[[int, torch.Tensor], float], by: Callable[[int], fl
     with_hook(lambda: hook)
 
 
-def on_steps(
-    act: Callable[[Any, int, Callable[[], Any]], Any], *, chosen: Callable[[], bool] = lambda: True
-) -> None:
+def on_steps(act: Act, *, chosen: Callable[[], bool] = lambda: True) -> None:
     """Call `act` with the optimizer, the number of the step and the step itself, for the wrapped model only."""
     wrapped: set[int] = set()
+    on_ddp(lambda model: wrapped.update(id(parameter) for parameter in model.parameters()))
+    on_steps_of(lambda optimizer: id(optimizer.param_groups[0]["params"][0]) in wrapped and chosen(), act)
 
-    def remember(model: Any) -> None:
-        wrapped.update(id(parameter) for parameter in model.parameters())
 
-    on_ddp(remember)
+def on_steps_of(is_its: Callable[[Any], bool], act: Act) -> None:
+    """Call `act` at each step of the optimizers that are meant."""
     counts: dict[int, int] = {}
     call: Any = torch.optim.SGD.step
 
     @wraps(call)
     def step(self: Any, closure: Any = None) -> Any:
-        if id(self.param_groups[0]["params"][0]) not in wrapped or not chosen():
+        if not is_its(self):
             return call(self, closure)
         number = counts.get(id(self), 0)
         counts[id(self)] = number + 1
         return act(self, number, lambda: call(self, closure))
 
     put(torch.optim.SGD, "step", step)
+
+
+def with_settings(**settings: float) -> Act:
+    """Steps of an optimizer with other settings."""
+
+    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
+        for group in optimizer.param_groups:
+            group.update(settings)
+        return step()
+
+    return act
+
+
+def without_momentum(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
+    """A step before which the optimizer forgets its state, at one of them."""
+    if number == WHEN:
+        optimizer.state.clear()
+    return step()
+
+
+def left_out(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
+    """The step, but for one of them."""
+    return None if number == WHEN else step()
 
 
 def on_sharded_gradients(act: Callable[[list[torch.Tensor]], None]) -> None:

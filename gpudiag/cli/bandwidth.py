@@ -56,7 +56,7 @@ def bandwidth(wanted: Wanted, **options: Any) -> ExitStatus:
 def _test(
     plan: BandwidthPlan, wanted: Wanted, options: dict[str, Any], launch: MachinesLaunch | None
 ) -> ExitStatus:
-    """The exit status, after this machine was tested and the report printed, or handed in to rank 0 of the launch."""
+    """The exit status, after this machine was tested and the report printed, or handed to rank 0."""
     from gpudiag.render.bandwidth_text import render_bandwidth
     from gpudiag.render.report_formats import render_json
     from gpudiag.runs.bandwidth import BandwidthRun

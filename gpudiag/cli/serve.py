@@ -184,7 +184,7 @@ def _settings(options: dict[str, Any]) -> Any:
 
 
 def _hub(options: dict[str, Any]) -> tuple["Sources | None", "ssl.SSLContext | None"]:
-    """Where the machines of a hub are listed, and by which certificates they are known; neither without --hub.
+    """Where a hub's machines are listed, and the certificates; neither without --hub.
 
     Raises:
         UsageError: one is wrong, or a flag would do nothing beside --hub.

@@ -184,6 +184,11 @@ class Program:
         )
 
     @cached_property
+    def averages_by_horovod(self) -> bool:
+        """Whether Horovod's optimizer averages the gradients of a torch model."""
+        return any(name == "DistributedOptimizer" for name, _ in self.calls_within("horovod.torch"))
+
+    @cached_property
     def nexts(self) -> list[ast.Call]:
         """The calls of `next`, by which loops take batches from an iterator."""
         return [

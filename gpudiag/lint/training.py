@@ -175,6 +175,14 @@ def root_name(node: ast.AST | None) -> str | None:
     return None
 
 
+def runs_beside(step: Step, others: Sequence[Step]) -> bool:
+    """Whether a step is of the same process and the same run as one of the others."""
+    return any(
+        other.where.spawned == step.where.spawned and other.where.entry is step.where.entry
+        for other in others
+    )
+
+
 Root = tuple[object, str]  # of a name: the scope that it comes from
 
 

@@ -35,7 +35,7 @@ def write_document(path: Path, text: str) -> None:
 
 
 def write_documents(texts: Mapping[Path, str]) -> None:
-    """Write each text to its path, or keep all old documents. Raises GpudiagError: a file failed after all."""
+    """Write each text to its path, or keep all old documents. Raises GpudiagError: one failed."""
     partials: list[tuple[Path, Path]] = []
     path = Path()
     try:

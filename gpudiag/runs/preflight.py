@@ -73,7 +73,7 @@ class Preflight(MachineRun):
         self._noted.give_up()
 
     def remember(self) -> str:
-        """Store the run, and note the GPUs of a good one; return a warning for the user, empty if all is well."""
+        """Store the run, and note the GPUs of a good one; return a warning, empty if all is well."""
         report = self._report
         if report is None or not self._is_good(report):
             return super().remember()

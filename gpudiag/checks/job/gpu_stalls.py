@@ -60,7 +60,7 @@ def _judge_counts(waiters: Waiters, apart: Difference, limits: HangLimits) -> Fi
 
 
 def _judge_elsewhere(waiters: Waiters, apart: Difference) -> Finding:
-    """The finding where the ranks that differ are not among those that were looked at: what they do decides."""
+    """The finding where the ranks that differ were not looked at: what they do decides."""
     message = f"{waiters.describe_for_gpu()}{waiters.since}; {apart.message}; what that rank does could not be seen from here"
     counts = Evidence(apart.source, apart.message, source=apart.source)
     return kinds.UNKNOWN.finding(
@@ -90,7 +90,7 @@ def _shape(one: Position) -> tuple[tuple[str, str, int], ...]:
 def _choose_odd(
     behind: Sequence[Position], ahead: Sequence[Position]
 ) -> tuple[list[Position], list[Position]]:
-    """Whom to name: the fewer; else those that left the others' loop; else those a step ahead, which left out a call."""
+    """Whom to name: the fewer; else those that left the others' loop; else those a step ahead."""
     if len(behind) != len(ahead):
         few, many = sorted((list(behind), list(ahead)), key=len)
         return few, many
@@ -252,7 +252,7 @@ def _their(positions: Sequence[Position]) -> str:
 
 
 def _describe(positions: Sequence[Position], others: Sequence[Position], *, with_step: bool = True) -> str:
-    """`rank 1 waits in barrier at train.py:110 in main, and has left the loop of train.py:85, in which rank 0 is`."""
+    """`rank 1 waits in barrier at train.py:110, and has left the loop of train.py:85 of rank 0`."""
     head = positions[0]
     words = is_are(positions, head.words)
     at = f" at {head.where}" if head.where else ""

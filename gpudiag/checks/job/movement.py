@@ -26,7 +26,7 @@ _BACKWARD_THREAD = "pt_autograd"  # torch's, one of each GPU, which sleeps betwe
 
 
 def moved(looks: Sequence[ProcessLook]) -> bool:
-    """Whether anything of a rank but its processor time moved between looks; True where there is one look alone."""
+    """Whether anything of a rank but its processor time moved; True where there is one look alone."""
     seen = [look for look in looks if look.main is not None]
     return len(seen) < 2 or any(_moved_between(one, other) for one, other in pairwise(seen))
 

@@ -8,7 +8,6 @@ from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import is_optimizer
-from gpudiag.model.lint import Severity
 
 _CLIPS = (
     "torch.nn.utils.clip_grad_norm_",
@@ -175,9 +174,7 @@ def _reduced_later(program: Program, step: Step) -> Step | None:
 
 def _is_horovod(program: Program, step: Step) -> bool:
     """Whether Horovod's optimizer is to average in its step, which follows in the same loop."""
-    if program.mentions("synchronize", "skip_synchronize") or not any(
-        n == "DistributedOptimizer" for n, _ in program.calls_within("horovod.torch")
-    ):
+    if program.mentions("synchronize", "skip_synchronize") or not program.averages_by_horovod:
         return False
     return any(
         b.where.loops == step.where.loops
@@ -198,7 +195,6 @@ def _model_of(step: Step) -> ast.expr | None:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="gradients are clipped or used before they are complete, or while they are scaled",
     why=(
         "A limit on the norm has no meaning for gradients that are still multiplied by the GradScaler, not "

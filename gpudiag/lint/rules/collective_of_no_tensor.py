@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
-from gpudiag.model.lint import Severity
 
 _PLACES = {
     "broadcast": (0, "tensor"),
@@ -89,7 +88,6 @@ def _fix(program: Program, call: ast.AST, given: ast.expr, kind: str) -> str:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a collective gets a state_dict, a model, a number or one tensor many times",
     why=(
         "Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP "

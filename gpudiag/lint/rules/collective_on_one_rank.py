@@ -11,7 +11,6 @@ from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard, Step
-from gpudiag.model.lint import Severity
 
 _ONE_PROCESS = re.compile(r"world_size\w*(?:\(\))?\s*(?:[=!<>]=?)\s*[12]\b")
 
@@ -149,7 +148,6 @@ def _starts_alone(program: Program, step: Step) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a barrier or another collective that not all ranks call",
     why=(
         "A collective ends when every rank of the group has called it. If only some call it, it never ends: "

@@ -7,7 +7,6 @@ from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules.cuda_visible_devices_late import uses_cuda
 from gpudiag.lint.vocabulary import LOADER
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -51,7 +50,6 @@ def _run_in_workers(program: Program, loader: ast.AST) -> Iterator[ast.AST]:
 
 # Source: torch's notes on multiprocessing, "CUDA in multiprocessing".
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a data set uses the GPU in DataLoader's workers",
     why=(
         "DataLoader forks its workers, and CUDA cannot be used in a fork of a process that has used it: the "

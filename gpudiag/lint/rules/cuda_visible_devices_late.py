@@ -7,7 +7,6 @@ from gpudiag.lint.corrections import in_front_of
 from gpudiag.lint.program import Mistake, Program, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.model.lint import Severity
 
 _USES = frozenset(
     """
@@ -91,7 +90,6 @@ def _follows(first: Step, later: Step) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="CUDA_VISIBLE_DEVICES is set after CUDA was used",
     why=(
         "The driver reads the variable once, when CUDA starts in the process. Set later it has no effect: "

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from gpudiag.lint.corrections import moved, out_of
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -47,7 +46,6 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="engine.step() runs only in some steps, by a separate count",
     why=(
         "The engine counts micro-batches and steps the optimizer at the end of an accumulation, by its "

@@ -77,7 +77,6 @@ def _broadcast(program: Program, wrapped: ast.AST, optimizer: str) -> str:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="Horovod's ranks do not start from the same state",
     why=(
         "Horovod averages gradients and nothing else. Models that start different stay different, and the "

@@ -7,7 +7,6 @@ from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import optimizer_calls
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -69,7 +68,6 @@ def _scales(program: Program) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the learning rate does not grow with the number of Horovod's ranks",
     why=(
         "Horovod averages over all ranks, so the batch grows with them. With the learning rate of one GPU, "

@@ -81,7 +81,6 @@ def _reaches_others(script: LaunchScript, launch: Launch) -> bool:
 
 # Source: torchrun's documentation, Slurm's of srun.
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the launcher starts more ranks than the scheduler gives it tasks or GPUs for",
     why=(
         "torchrun starts the ranks of a machine, so the scheduler must start one torchrun on each machine, "

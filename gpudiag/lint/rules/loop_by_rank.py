@@ -10,7 +10,6 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard, Loop, Step
 from gpudiag.lint.values import RANKS
 from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD, GROUP_MAKERS
-from gpudiag.model.lint import Severity
 
 _SENDS = (
     "broadcast",
@@ -221,7 +220,6 @@ def _inside(program: Program, node: ast.AST, loop: Loop) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="ranks run a loop, or its backward pass, a different number of times",
     why=(
         "In each round the ranks wait for one another. Those that continue wait for those that have left or "

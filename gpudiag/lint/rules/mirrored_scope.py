@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.model.lint import Severity
 
 _STRATEGIES = tuple(
     f"tensorflow.distribute.{prefix}{name}"
@@ -94,7 +93,6 @@ def _name_of(program: Program, step: Step) -> str:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a model is built outside the scope of MirroredStrategy",
     why=(
         "Only variables that are created inside `strategy.scope()` are mirrored. A model from outside "

@@ -115,7 +115,6 @@ def _find_address(script: LaunchScript, *, run: bool) -> Iterator[Mistake]:
 
 # Source: torchrun's documentation; a report of a Slurm script (pith-train#91).
 RULE = Rule(
-    severity=Severity.FINDING,
     title="several machines are to meet on localhost",
     why=(
         "localhost is another machine on each machine. Every launcher opens its own rendezvous, waits for "

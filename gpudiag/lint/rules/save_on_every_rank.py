@@ -7,7 +7,6 @@ from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.values import RANKS
-from gpudiag.model.lint import Severity
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text"}
 _SHARDED = (
@@ -24,9 +23,9 @@ _SHARDED = (
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_accelerate or program.uses_deepspeed or program.mentions(*_SHARDED):
         return
-    trains = program.ddp_steps or program.training_loops()
     wraps = any(step.where.entry is None for step in program.ddp_steps)  # another file opened the group
-    if not (program.opens_group and trains) and not wraps and not _is_horovod(program):
+    in_torch = wraps or (program.opens_group and (program.ddp_steps or program.training_loops()))
+    if not in_torch and not program.averages_by_horovod:
         return
     reported = set()
     of_models = program.methods.get("save_pretrained", [])
@@ -52,10 +51,6 @@ def _find(program: Program) -> Iterator[Mistake]:
         )
 
 
-def _is_horovod(program: Program) -> bool:
-    return any(name == "DistributedOptimizer" for name, _ in program.calls_within("horovod.torch"))
-
-
 def _in_a_rank(program: Program, step: Step) -> bool:
     """Whether the step runs in a rank, and not in the process that starts the ranks."""
     opened = program.opens_group
@@ -78,7 +73,6 @@ def _is_elsewhere(program: Program, path: ast.expr) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="every rank saves to the same file",
     why=(
         "The ranks write the file at the same time, and the result may be broken; on a shared disk each "

@@ -9,7 +9,6 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import calls_behind
 from gpudiag.lint.vocabulary import INIT
-from gpudiag.model.lint import Severity
 
 _CHOSEN_BY = (
     "set_device",
@@ -136,7 +135,6 @@ def _is_model(program: Program, step: Step) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="no rank has chosen its GPU, or all ranks take the same one",
     why=(
         "`.cuda()` and `cuda` without a number mean GPU 0 until torch.cuda.set_device is called: all ranks "

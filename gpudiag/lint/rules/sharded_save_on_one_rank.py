@@ -9,7 +9,6 @@ from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD
-from gpudiag.model.lint import Severity
 
 _STATES = (
     "get_state_dict",
@@ -77,7 +76,6 @@ def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a sharded model is saved or loaded on one rank",
     why=(
         "Each rank has only its shard. Assembling a checkpoint is a collective, so rank 0 alone waits "

@@ -9,7 +9,6 @@ from gpudiag.lint.program import Mistake, Program, argument, is_constant, keywor
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.vocabulary import INIT, SPAWN
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -180,7 +179,6 @@ def _is_foreign(program: Program, step: Step) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="this call of mp.spawn cannot start the ranks",
     why=(
         "mp.spawn calls `fn(index, *args)` in fresh processes that import the script again. Wrong arguments "

@@ -10,7 +10,6 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import optimizer_calls, owner_of_parameters
 from gpudiag.lint.vocabulary import DDP_CLASSES, TORCH_COLLECTIVES
-from gpudiag.model.lint import Severity
 
 _CLOSES = ("\\w*destroy\\w*", "\\w*cleanup\\w*", "\\w*teardown\\w*", "shutdown", "is_initialized", "init_rpc")
 
@@ -136,7 +135,6 @@ def _same_run(step: Step, opened: Step) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a model or the process group is used before it is there, or the group is opened twice",
     why=(
         "The script ends at this line: with a NameError, because the default process group has not been "

@@ -279,7 +279,6 @@ def _mistake(program: Program, node: ast.AST, wrong: str, message: str, right: s
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a name of torch.distributed, or an environment variable, is misspelt",
     why=(
         "Python finds no such name: the script ends with an ImportError, an AttributeError or a NameError, "

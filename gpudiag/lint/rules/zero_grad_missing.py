@@ -7,7 +7,6 @@ from gpudiag.lint.corrections import behind
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import is_optimizer, repeats
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -60,7 +59,6 @@ def _clears_by_hand(program: Program) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the gradients are never set to zero",
     why=(
         "backward() adds to the existing gradients. Without zero_grad each step follows the sum of all "
