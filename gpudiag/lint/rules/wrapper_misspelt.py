@@ -282,7 +282,7 @@ RULE = Rule(
     title="a name of torch.distributed, or an environment variable, is misspelt",
     why=(
         "Python finds no such name: the script ends with an ImportError, an AttributeError or a NameError, "
-        "often only after the data has been loaded. A variable of another name is ignored without a word."
+        "often only after the data has been loaded. A variable of another name is ignored without an error."
     ),
     find=_find,
     fixes=True,
