@@ -1,4 +1,4 @@
-"""Writes docs/lint.md: every rule of the linter with its examples, a copy of the catalogue that a test compares."""
+"""Writes docs/lint.md: every rule with its examples, a copy that a test compares."""
 
 from pathlib import Path
 

@@ -55,7 +55,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """What a host found at a target; `words` are the kernel's for it, or the address that the name has there."""
+    """What a host found at a target; `words`: the kernel's, or the name's address there."""
 
     target: Target
     answer: Answer
