@@ -150,7 +150,7 @@ class LeafLoad:
 
     def looks_weak(self, is_explained: Callable[[Pair], bool]) -> bool:
         """Whether a leaf is low enough to be measured again."""
-        return any(self._weakest(seen, _LOW) for seen in self._seen_by_group(is_explained))
+        return any(self._weakest(seen, _LOW, _LEAST_LACK / 2) for seen in self._seen_by_group(is_explained))
 
     def find(self, is_explained: Callable[[Pair], bool], screened: int) -> list[WeakLeaf]:
         """The leaves that are low for certain, and low again in the rounds after that one.
@@ -187,15 +187,17 @@ class LeafLoad:
             for leaves in self._groups
         ]
 
-    def _weakest(self, seen: Sequence[Exchange], least: float) -> str | None:
-        """The leaf that is lowest, if that is by so many standard errors."""
+    def _weakest(
+        self, seen: Sequence[Exchange], least: float, least_lack: float = _LEAST_LACK
+    ) -> str | None:
+        """The leaf that is lowest, if that is by so many standard errors, and by such a share."""
         leaves = sorted({leaf for one in seen for leaf in self._leaves(one)})
         if len(leaves) < _LEAVES_AT_LEAST:
             return None
         shown = {leaf: self._lowness(seen, leaf) for leaf in leaves}
         leaf = max(leaves, key=lambda one: shown[one])
         lowness, lack = shown[leaf]
-        if lowness < least or lack < _LEAST_LACK:
+        if lowness < least or lack < least_lack:
             return None
         scale = 1.0
         if len(leaves) > _ALIKE_FROM:  # leaves that differ anyway, by what else is in them

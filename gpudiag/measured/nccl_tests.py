@@ -277,12 +277,19 @@ def _operation_by_rows(rows: list[_Row]) -> str:
     words = rows[0].key if rows else ()
     reduces = len(words) > 1 and words[1] not in ("none",)
     rooted = len(words) > 2 and words[2] not in ("-1",)
-    unchecked = any(len(row.groups) == 2 and row.groups[1][3] == "N/A" for row in rows)
+    unchecked = any(len(row.groups) == 2 and _is_unchecked(row.groups[1][3]) for row in rows)
     if rooted:
         return "reduce" if reduces else "broadcast"
     if ratio is not None and 0 < ratio < 0.999:
         return "reduce_scatter" if reduces else "alltoall" if unchecked else "all_gather"
-    return "sendrecv" if unchecked and ratio is not None and ratio > 0 else "all_reduce"
+    if words and not reduces:  # of small messages alone the factor is not known
+        return "alltoall" if unchecked else "collective"
+    return "sendrecv" if unchecked else "all_reduce"
+
+
+def _is_unchecked(wrong: str) -> bool:
+    """Whether an operation is not done in place: its result there is not compared, or, in the old column, is off by 1."""
+    return wrong == "N/A" or ("e" in wrong and (_number(wrong) or 0.0) >= 1)
 
 
 def _ranks_by_rows(operation: str, rows: list[_Row]) -> int:

@@ -60,7 +60,7 @@ def gpu_works(seen: RankSeen) -> bool | None:
 
 
 def _works(look: GpuLook) -> bool | None:
-    if _is_known(look.processes) and look.processes != 1:
+    if not isinstance(look.processes, Missing) and look.processes != 1:
         return None
     signs = [
         _above(look.tensor_activity_percent, _WORK_ACTIVITY_PERCENT),
@@ -123,7 +123,3 @@ def _power_share(look: GpuLook) -> float | None:
 
 def _above(value: Reading[int] | Reading[float], limit: float) -> bool | None:
     return None if isinstance(value, Missing) else value >= limit
-
-
-def _is_known(value: Reading[int]) -> bool:
-    return not isinstance(value, Missing)

@@ -296,7 +296,7 @@ def _message_of_part(suspect: Suspect, part: FabricPart, found: Localisation) ->
 
 
 def _rail(suspect: Suspect, found: Localisation) -> str:
-    if suspect.rail is None or not _has_rails(found):
+    if suspect.rail is None or not any(len(node.ranks) > 1 for node in found.nodes):
         return ""
     return f"rail {suspect.rail_name or suspect.rail}"
 
@@ -392,7 +392,3 @@ def _name(node: Node, found: Localisation) -> str:
 def _is_acted(found: Localisation) -> bool:
     """Whether the nodes are ranks of one host."""
     return len({node.host for node in found.nodes}) == 1
-
-
-def _has_rails(found: Localisation) -> bool:
-    return any(len(node.ranks) > 1 for node in found.nodes)
