@@ -187,9 +187,7 @@ class LeafLoad:
             for leaves in self._groups
         ]
 
-    def _weakest(
-        self, seen: Sequence[Exchange], least: float, least_lack: float = _LEAST_LACK
-    ) -> str | None:
+    def _weakest(self, seen: Sequence[Exchange], least: float, least_lack: float = _LEAST_LACK) -> str | None:
         """The leaf that is lowest, if that is by so many standard errors, and by such a share."""
         leaves = sorted({leaf for one in seen for leaf in self._leaves(one)})
         if len(leaves) < _LEAVES_AT_LEAST:
