@@ -55,10 +55,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """What a host found at a target; `words`: the kernel's, or the name's address there."""
+    """What a host found at a target: the name's address there, if any, and the kernel's words."""
 
     target: Target
     answer: Answer
+    address: str = ""
     words: str = ""
 
 
