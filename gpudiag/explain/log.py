@@ -410,10 +410,7 @@ class _Reader:
         if (named := _PLUGIN_XID.search(line.whole)) is not None:
             self._add_named_xid(line, int(named[1]))
         if ended is None and self._is_raised(line):
-            ended = Traceback(
-                line.stream, line.number, line.speaker, line.at, text=line.body.strip(), raised_at=line.number
-            )
-            self.tracebacks.done.append(ended)
+            ended = self._raised_in_message(line)
         if ended:
             self._last[line.stream] = ended
             if ended.at is None:
@@ -433,6 +430,7 @@ class _Reader:
             and goes_on
             and before.text.endswith(":")
             and ended is None
+            and line.stream not in self.tracebacks.open
             and line.body.strip()
         ):
             before.text += f" {line.body.strip()}"
@@ -448,6 +446,16 @@ class _Reader:
             if is_error and not _TALK.search(line.body) and (before is None or before.number <= line.number):
                 self.facts.last_error = line
         return self.facts.last_error is not None and self.facts.last_error in lines
+
+    def _raised_in_message(self, line: LogLine) -> Traceback:
+        """The exception of a line without a traceback; that of the one before, where its message ends in this one."""
+        text, before = line.body.strip(), self._last.get(line.stream)
+        if before is not None and before.text.endswith(":") and line.number - before.raised_at == 1:
+            before.text, before.raised_at = text, line.number
+            return before
+        ended = Traceback(line.stream, line.number, line.speaker, line.at, text=text, raised_at=line.number)
+        self.tracebacks.done.append(ended)
+        return ended
 
     def _is_raised(self, line: LogLine) -> bool:
         """Whether the line ends a traceback whose frames are missing."""

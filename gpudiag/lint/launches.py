@@ -163,5 +163,7 @@ def _options(
         elif waiting is not None:
             options[waiting], waiting = word, None
         elif valued is None:
+            if word.startswith("$"):
+                places["$"] = line  # options, perhaps
             break  # the script, and what follows is its own
     return options, places
