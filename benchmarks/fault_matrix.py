@@ -4,12 +4,9 @@ Injects each fault at each stage into `gpudiag nccl-test` on gloo ranks, N times
 torchrun, srun (in a cluster of yours), Open MPI's mpirun and MPICH's mpiexec, and prints Markdown: in
 each cell how often rank, kind and stage were right, and the seconds from the fault to the verdict.
 
-    python -m benchmarks.fault_matrix --results FILE [--times 20] [--ranks 4] [--launcher spawn]
-                                      [--at-most N] [--page docs/detection.md]
+    python -m benchmarks.fault_matrix --results FILE [--ranks 4] [--launcher spawn] [--page docs/detection.md]
 
-Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it
-was. `--at-most 1` makes one run and stops; `--at-most 0` only prints. `--page` writes the table into
-that page too.
+Further flags: matrix.py.
 """
 
 import os

@@ -1,4 +1,10 @@
-"""What matrices that run for hours share: results in a file, a line of JSON for each run, and a table in a page of docs/."""
+"""What matrices that run for hours share: results in a file, and a table in a page of docs/.
+
+    python -m benchmarks.MATRIX --results FILE [--times N] [--at-most N] [--jobs N] [--page docs/PAGE.md]
+
+Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was. `--at-most 1`
+makes one run and stops; `--at-most 0` only prints. `--page` writes the table into that page too.
+"""
 
 import argparse
 import json
@@ -56,7 +62,7 @@ def show(text: str, page: Path | None, begin: str, end: str) -> None:
 
 
 def show_section(text: str, page: Path | None, heading: str) -> None:
-    """Print the section, and put it into the page: in the place of the one with that heading, else at the end."""
+    """Print the section, and put it into the page, in the place of the one with that heading."""
     print(text)
     if page is None:
         return
@@ -75,7 +81,7 @@ def machine() -> str:
 
 
 def versions() -> str:
-    """The machine and what it runs: `x86_64, 2 processors, Linux 6.18,` and in a second line Python and torch."""
+    """The machine, `x86_64, 2 processors, Linux 6.18,` and in a second line Python and torch."""
     release = ".".join(platform.release().split(".")[:2])
     return (
         f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {release},\n"

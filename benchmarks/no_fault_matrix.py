@@ -5,9 +5,9 @@ them; then with a pause or an outage that ends by itself. Prints Markdown: how m
 FAIL or ERROR. An outage takes down the loopback interface of a network namespace of the run's own: root.
 
     python -m benchmarks.no_fault_matrix --results FILE [--runs 300] [--disturbed 60] [--loops 0 4 16]
-                                         [--jobs N] [--page docs/detection.md]
+                                         [--page docs/detection.md]
 
-Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was.
+Further flags: matrix.py.
 """
 
 import contextlib

@@ -1,14 +1,12 @@
-"""Is a fault named right that nobody injected: a signal, a control group, a file system, a script that goes wrong?
+"""Is a fault named right that nobody injected: a signal, a control group, a disk, a bad script?
 
 Plants each fault from outside of gpudiag into running ranks, under its own spawn and under torchrun, N
 times, and prints Markdown: in each cell how often the first finding had the right rank and the right
 kind, and the seconds from the fault to the end of the run. Control groups and namespaces need root.
 
-    python -m benchmarks.outside_faults --results FILE [--times 10] [--launcher spawn] [--fault lock]
-                                        [--jobs N] [--at-most N] [--page docs/detection.md]
+    python -m benchmarks.outside_faults --results FILE [--launcher spawn] [--fault lock] [--page docs/detection.md]
 
-Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was.
-`--at-most 0` only prints. `--page` writes the table into that page too.
+Further flags: matrix.py.
 """
 
 import os

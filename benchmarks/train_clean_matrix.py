@@ -4,12 +4,13 @@ Trains under each strategy on 1, 2, 3, 4, 5 and 8 gloo ranks, with every workloa
 another seed. Prints Markdown: the runs without a FAIL or ERROR, what the others found, and the largest error of the
 steps after a checkpoint, and of a gradient as a share of its limit.
 
-    python -m benchmarks.train_clean_matrix --results FILE [--times 3] [--quick] [--python PATH] [--at-most N]
-                                            [--strategy ddp] [--ranks 3] [--page docs/training.md]
+    python -m benchmarks.train_clean_matrix --results FILE [--quick] [--python PATH] [--strategy ddp]
+                                            [--ranks 3] [--page docs/training.md]
 
-Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was. `--quick`
-takes each strategy on each number of ranks once, with workloads, dtypes and optimizers in turn. `--python` is the
+`--quick` takes each strategy on each number of ranks once, with workloads, dtypes and optimizers in turn. `--python` is the
 interpreter that has DeepSpeed, Horovod and Accelerate; a strategy that is not installed is counted apart.
+
+Further flags: matrix.py.
 """
 
 import itertools
@@ -85,7 +86,7 @@ def main() -> None:
 
 
 def all_cells(strategies: Sequence[str], ranks: Sequence[int], times: int) -> Iterator[Cell]:
-    """Every cell, the strategies of one together, in an order that has all kinds early: a matrix may be stopped."""
+    """Every cell, strategies of one together, all kinds early: a matrix may be stopped."""
     kinds = list(itertools.product(WORKLOADS, DTYPES, OPTIMIZERS, ranks, range(1, times + 1)))
     random.Random(len(kinds)).shuffle(kinds)  # noqa: S311 - the same order every time
     for workload, dtype, optimizer, size, seed in kinds:

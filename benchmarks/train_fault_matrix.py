@@ -3,13 +3,10 @@
 Injects each fault into a strategy on 2, 3, 4 and 8 gloo ranks, N times, each time with another seed, and trains M times
 without a fault. Prints Markdown: how often the code and the rank were right, and how soon.
 
-    python -m benchmarks.train_fault_matrix --results FILE [--times 20] [--clean 50] [--at-most N]
-                                            [--strategy ddp --strategy fsdp2] [--ranks 2 --ranks 8]
-                                            [--page docs/training.md]
+    python -m benchmarks.train_fault_matrix --results FILE [--clean 50] [--strategy ddp --strategy fsdp2]
+                                            [--ranks 2 --ranks 8] [--page docs/training.md]
 
-Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it
-was. `--at-most 1` makes one run and stops; `--at-most 0` only prints. `--page` writes the table into
-that page too, in the place of the one that is there.
+Further flags: matrix.py.
 """
 
 import itertools

@@ -5,10 +5,11 @@ holds the first finding against the cause that must be named: its code, its rank
 Prints Markdown.
 
     python -m benchmarks.train_outside_faults --results FILE [--ranks 2 --ranks 3] [--fault NAME] [--python PATH]
-                                              [--times 1] [--at-most N] [--page docs/training.md]
+                                              [--page docs/training.md]
 
-Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was. `--python` is
-an interpreter with DeepSpeed: without it the faults of DeepSpeed are left out. `--page` writes the table into that page.
+`--python` is an interpreter with DeepSpeed: without it the faults of DeepSpeed are left out.
+
+Further flags: matrix.py.
 """
 
 import os
@@ -29,7 +30,7 @@ PLANTED = Path(__file__).with_name("planted")
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What the first finding must have: one of these codes, the rank where one is faulty, the words, who must act."""
+    """What the first finding must have: one of these codes, the rank, the words, who must act."""
 
     codes: tuple[str, ...]
     rank: int | None = None
@@ -165,7 +166,7 @@ FAULTS: dict[str, Cause] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One line of the results: what was planted, on how many ranks, for the how-many-eth time, and what was reported."""
+    """One line of the results: what was planted, on how many ranks, which turn, the report."""
 
     fault: str
     ranks: int

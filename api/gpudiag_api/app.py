@@ -32,7 +32,7 @@ _CHOICES = re.compile(r"\^\(([a-z|]+)\)\$")  # the patterns of parameters that t
 _DIRECT = (
     "/api/v1/devices",
     "/api/v1/stream",
-)  # polled by every page and script; woken for each listener each tick
+)  # polled by every script; an event for each listener each tick
 _HINTS = {404: "GET /openapi.json lists every route", 405: "GET /openapi.json lists every route"}
 
 

@@ -61,7 +61,7 @@ class Gate:
         """Guard `application`, which answers for `service`.
 
         A GET of a path in `direct` goes straight to its endpoint: these take no parameters, and the way
-        through the application costs twice as much as the rest of such an answer.
+        through the application costs twice as much as the rest of such an answer, of a stream at each event.
         """
         self.service = service
         self._application = application

@@ -1,4 +1,4 @@
-"""Mistakes as people report them of their training, planted in DDP and FSDP2, with the report where there is one."""
+"""Mistakes as people report them of their training, planted in DDP and FSDP2, with the report."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -10,15 +10,20 @@ import torch.distributed as dist
 from benchmarks.planted.importing import AfterImport
 from benchmarks.planted.planting import (
     WHEN,
+    Act,
     after,
     fault,
     is_guilty,
+    left_out,
     on_ddp,
     on_sharded_gradients,
     on_steps,
+    on_steps_of,
     on_what_is_handed_in,
     parameters_of,
     put,
+    with_settings,
+    without_momentum,
 )
 
 # Clipping.
@@ -43,7 +48,7 @@ def sharded_clipped_by_own_norm() -> None:
 
 @fault
 def clipped_by_norms_of_all_ranks() -> None:
-    """The norm of averaged gradients is added up over the ranks once more (github.com/modelscope/twinkle/pull/290)."""
+    """The norm of averaged gradients is summed once more (github.com/modelscope/twinkle/pull/290)."""
 
     def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
         gradients = [one.grad for one in parameters_of(optimizer) if one.grad is not None]
@@ -164,25 +169,13 @@ def sharded_optimizer_after_forward() -> None:
 @fault
 def momentum_lost_on_one_rank() -> None:
     """Not all ranks restore the optimizer's state (github.com/vllm-project/speculators/pull/926)."""
-
-    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
-        if number == WHEN:
-            optimizer.state.clear()
-        return step()
-
-    on_steps(act, chosen=is_guilty)
+    on_steps(without_momentum, chosen=is_guilty)
 
 
 @fault
 def other_momentum() -> None:
     """The momentum of the configuration does not reach the optimizer."""
-
-    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
-        for group in optimizer.param_groups:
-            group["momentum"] = 0.5
-        return step()
-
-    on_steps(act)
+    on_steps(with_settings(momentum=0.5))
 
 
 @fault
@@ -269,11 +262,9 @@ def average_of_weights_written_back() -> None:
 # DeepSpeed's engine, which drives torch's optimizer with flat parts.
 
 
-def _on_engine_steps(act: Callable[[Any, int, Callable[[], Any]], Any]) -> None:
-    """Call `act` with the optimizer inside the engine, the number of the step and the step itself, on one rank."""
-    counts: dict[int, int] = {}
+def _on_engine_steps(act: Act) -> None:
+    """Call `act` at each step of the optimizer inside the engine, on one rank."""
     inside: set[int] = set()
-    call: Any = torch.optim.SGD.step
 
     def remember(_: Any, *args: Any, **named: Any) -> None:
         inside.update(id(one) for one in (*args, *named.values()) if isinstance(one, torch.optim.Optimizer))
@@ -286,46 +277,25 @@ def _on_engine_steps(act: Callable[[Any, int, Callable[[], Any]], Any]) -> None:
             after(engine, "__init__", remember)
 
     AfterImport("deepspeed", watch)
-
-    @wraps(call)
-    def step(self: Any, closure: Any = None) -> Any:
-        if id(self) not in inside or not is_guilty():
-            return call(self, closure)
-        number = counts.get(id(self), 0)
-        counts[id(self)] = number + 1
-        return act(self, number, lambda: call(self, closure))
-
-    put(torch.optim.SGD, "step", step)
+    on_steps_of(lambda optimizer: id(optimizer) in inside and is_guilty(), act)
 
 
 @fault
 def zero_other_rate_on_one_rank() -> None:
     """One rank's optimizer has another learning rate."""
-
-    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
-        for group in optimizer.param_groups:
-            group["lr"] = 0.1
-        return step()
-
-    _on_engine_steps(act)
+    _on_engine_steps(with_settings(lr=0.1))
 
 
 @fault
 def zero_momentum_lost_on_one_rank() -> None:
     """One rank's part of the state is lost."""
-
-    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
-        if number == WHEN:
-            optimizer.state.clear()
-        return step()
-
-    _on_engine_steps(act)
+    _on_engine_steps(without_momentum)
 
 
 @fault
 def zero_no_step_on_one_rank() -> None:
     """One rank leaves one step out."""
-    _on_engine_steps(lambda optimizer, number, step: None if number == WHEN else step())
+    _on_engine_steps(left_out)
 
 
 @fault

@@ -1,4 +1,4 @@
-"""Mistakes of training scripts: the optimizer's place, the weights' dtype, noise, and gradients that stay or are old."""
+"""Mistakes of training scripts: the optimizer's place, dtypes, noise, gradients that stay or are old."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -11,19 +11,23 @@ from torch.futures import Future
 from benchmarks.planted.planting import (
     GUILTY,
     WHEN,
+    Act,
     Bucket,
     Hook,
     after,
     averaged,
     fault,
     is_guilty,
+    left_out,
     on_batches,
     on_ddp,
     on_sharded_gradients,
     on_steps,
+    on_steps_of,
     parameters_of,
     put,
     with_hook,
+    with_settings,
 )
 
 # What the optimizer is given.
@@ -205,7 +209,7 @@ def sharded_not_set_to_zero_on_one_rank() -> None:
 
 @fault
 def one_rank_hands_in_old_gradients() -> None:
-    """From some step on, one rank gives the gradients that it computed in the step before to the averaging."""
+    """From some step on, one rank averages its gradients of the step before."""
 
     def make() -> Hook:
         kept: dict[int, torch.Tensor] = {}
@@ -294,38 +298,21 @@ def sampler_that_pads() -> None:
 # The same where every rank keeps its part.
 
 
-def _on_sharded_steps(act: Callable[[Any, int, Callable[[], Any]], Any]) -> None:
-    """Call `act` with FSDP2's optimizer, the number of the step and the step itself, on one rank."""
-    counts: dict[int, int] = {}
-    call: Any = torch.optim.SGD.step
-
-    @wraps(call)
-    def step(self: Any, closure: Any = None) -> Any:
-        if not is_guilty() or not hasattr(parameters_of(self)[0], "to_local"):
-            return call(self, closure)
-        number = counts.get(id(self), 0)
-        counts[id(self)] = number + 1
-        return act(self, number, lambda: call(self, closure))
-
-    put(torch.optim.SGD, "step", step)
+def _on_sharded_steps(act: Act) -> None:
+    """Call `act` at each step of FSDP2's optimizer on one rank."""
+    on_steps_of(lambda optimizer: is_guilty() and hasattr(parameters_of(optimizer)[0], "to_local"), act)
 
 
 @fault
 def sharded_no_step_on_one_rank() -> None:
     """One rank leaves one step out."""
-    _on_sharded_steps(lambda optimizer, number, step: None if number == WHEN else step())
+    _on_sharded_steps(left_out)
 
 
 @fault
 def sharded_decay_on_one_rank() -> None:
     """One rank's optimizer has a decay that nobody asked for."""
-
-    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
-        for group in optimizer.param_groups:
-            group["weight_decay"] = 0.1
-        return step()
-
-    _on_sharded_steps(act)
+    _on_sharded_steps(with_settings(weight_decay=0.1))
 
 
 @fault

@@ -1,4 +1,4 @@
-"""How a fault is planted in torch: what calls a library, and changes what it does, for the model that a strategy wrapped.
+"""How a fault is planted in torch, for the model that a strategy wrapped.
 
 See sitecustomize.py for how the faults come into the interpreter of every rank, and ../train_outside_faults.py for what must
 be reported for each.
@@ -18,6 +18,9 @@ WHEN = 2  # the step, where it is one of several
 _LEAST_ELEMENTS = 8  # of gradients; what is shorter is a norm or a flag
 Bucket = Any
 Hook = Callable[[Bucket], Future[torch.Tensor]]
+Act = Callable[
+    [Any, int, Callable[[], Any]], Any
+]  # of an optimizer, the number of the step, and the step itself
 
 
 def plant(name: str) -> None:
@@ -37,7 +40,7 @@ def is_guilty() -> bool:
 
 
 def flip(tensor: torch.Tensor, place: int = 3, bit: int = 27) -> None:
-    """Flip one bit of one element, a high one of the exponent by default, so that it becomes small or large."""
+    """Flip one bit of one element, by default a high one of the exponent."""
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     local.view(torch.int32).view(-1)[place % local.numel()] ^= 1 << bit
 
@@ -100,22 +103,21 @@ def weighed(weight: Callable[[int, torch.Tensor], float], by: Callable[[int], fl
     with_hook(lambda: hook)
 
 
-def on_steps(
-    act: Callable[[Any, int, Callable[[], Any]], Any], *, chosen: Callable[[], bool] = lambda: True
-) -> None:
-    """Call `act` with the optimizer, the number of the step and the step itself, for the wrapped model only."""
+def on_steps(act: Act, *, chosen: Callable[[], bool] = lambda: True) -> None:
+    """Call `act` with the optimizer, the number of the step and the step, for the wrapped model."""
     wrapped: set[int] = set()
+    on_ddp(lambda model: wrapped.update(id(parameter) for parameter in model.parameters()))
+    on_steps_of(lambda optimizer: id(optimizer.param_groups[0]["params"][0]) in wrapped and chosen(), act)
 
-    def remember(model: Any) -> None:
-        wrapped.update(id(parameter) for parameter in model.parameters())
 
-    on_ddp(remember)
+def on_steps_of(is_its: Callable[[Any], bool], act: Act) -> None:
+    """Call `act` at each step of the optimizers that are meant."""
     counts: dict[int, int] = {}
     call: Any = torch.optim.SGD.step
 
     @wraps(call)
     def step(self: Any, closure: Any = None) -> Any:
-        if id(self.param_groups[0]["params"][0]) not in wrapped or not chosen():
+        if not is_its(self):
             return call(self, closure)
         number = counts.get(id(self), 0)
         counts[id(self)] = number + 1
@@ -124,8 +126,31 @@ def on_steps(
     put(torch.optim.SGD, "step", step)
 
 
+def with_settings(**settings: float) -> Act:
+    """Steps of an optimizer with other settings."""
+
+    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
+        for group in optimizer.param_groups:
+            group.update(settings)
+        return step()
+
+    return act
+
+
+def without_momentum(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
+    """A step before which the optimizer forgets its state, at one of them."""
+    if number == WHEN:
+        optimizer.state.clear()
+    return step()
+
+
+def left_out(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
+    """The step, but for one of them."""
+    return None if number == WHEN else step()
+
+
 def on_sharded_gradients(act: Callable[[list[torch.Tensor]], None]) -> None:
-    """Do that to what a rank has of the averaged gradients of FSDP2, after every backward pass of its model."""
+    """Do that to a rank's part of FSDP2's averaged gradients, after each backward pass."""
     import torch.distributed.fsdp as fsdp
 
     backward: Any = torch.Tensor.backward

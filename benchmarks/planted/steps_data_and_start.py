@@ -9,16 +9,18 @@ import torch.distributed as dist
 
 from benchmarks.planted.importing import AfterImport
 from benchmarks.planted.planting import (
-    WHEN,
     after,
     fault,
     is_guilty,
+    left_out,
     on_batches,
     on_ddp,
     on_sharded_gradients,
     on_steps,
     parameters_of,
     put,
+    with_settings,
+    without_momentum,
 )
 
 # What the optimizer does.
@@ -27,18 +29,12 @@ from benchmarks.planted.planting import (
 @fault
 def no_step_on_one_rank() -> None:
     """One rank leaves one step out."""
-    on_steps(lambda optimizer, number, step: None if number == WHEN else step(), chosen=is_guilty)
+    on_steps(left_out, chosen=is_guilty)
 
 
 def at_other_rate(chosen: Callable[[], bool]) -> None:
     """Twice the learning rate."""
-
-    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
-        for group in optimizer.param_groups:
-            group["lr"] = 0.1
-        return step()
-
-    on_steps(act, chosen=chosen)
+    on_steps(with_settings(lr=0.1), chosen=chosen)
 
 
 @fault
@@ -56,25 +52,13 @@ def twice_the_rate_on_one_rank() -> None:
 @fault
 def weight_decay() -> None:
     """A decay that nobody asked for."""
-
-    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
-        for group in optimizer.param_groups:
-            group["weight_decay"] = 0.1
-        return step()
-
-    on_steps(act)
+    on_steps(with_settings(weight_decay=0.1))
 
 
 @fault
 def momentum_lost() -> None:
     """The momentum forgotten before one step."""
-
-    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
-        if number == WHEN:
-            optimizer.state.clear()
-        return step()
-
-    on_steps(act)
+    on_steps(without_momentum)
 
 
 def without_one_tensor(chosen: Callable[[], bool]) -> None:

@@ -1,1 +1,1 @@
-"""Active tests on ranks: memory, host-device and peer copies, matrix products, repeatability, patterns, load."""
+"""Active tests on ranks: memory, host and peer copies, matrix products, repeatability, patterns, load."""

@@ -219,7 +219,7 @@ def _reduction_chain(data: torch.Tensor) -> torch.Tensor:
 
 
 def _scaled_chain(data: torch.Tensor) -> torch.Tensor:
-    """Products of 8-bit floats one after the other, as training in FP8 computes them: quantised, with a scale for each side."""
+    """Products of 8-bit floats in a row, as in FP8 training: quantised, with a scale for each side."""
     scale = torch.ones((), device=data.device)
     weight = (data.roll(1, 0) / data.shape[0] ** 0.5).to(torch.float8_e4m3fn)
     for _ in range(_DEPTH):

@@ -1,9 +1,10 @@
-"""Products of 8-bit and 4-bit floats with scales, by torch's own call for them; or why a device cannot compute them.
+"""Products of 8-bit and 4-bit floats with scales, by torch's own call; or why a device has none.
 
 NVFP4 has a scale of 8 bits for each 16 numbers of a row, two of which share a byte; float8 has one scale for
 a whole matrix. Source: torch._scaled_mm in aten/src/ATen/native/cuda/Blas.cpp (torch 2.8 and later).
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ _TORCH_NAME = {FLOAT8: "float8_e4m3fn", FLOAT4: "float4_e2m1fn_x2"}
 _NUMBERS_PER_SCALE, _PER_BYTE = 16, 2
 _WIDEST_BYTES = 4  # random float32 is what float8 is made from
 _MATRICES = 3
+
+_REFUSAL = re.compile(r"CUBLAS_STATUS_NOT_SUPPORTED|only supported|not supported|not implemented")
 
 Product = Callable[[], torch.Tensor]
 
@@ -39,9 +42,10 @@ def product_of(bench: Bench, dtype: str, size: int) -> Product | None:
         product = _float8(bench, size) if dtype == FLOAT8 else _float4(bench, size)
         try:
             product()
-        # What torch refuses before it starts anything on the device; a fault of the device is a RuntimeError.
-        except (NotImplementedError, ValueError, TypeError) as error:
+        except (RuntimeError, ValueError, TypeError) as error:
             why = f"torch {torch.__version__}: {str(error).splitlines()[0]}"
+            if isinstance(error, RuntimeError) and not _is_refusal(error):
+                raise  # a fault of the device
         else:
             return product
     bench.emit("absent_products", AbsentProduct(dtype, bench.rank, bench.device_uuid, why))
@@ -60,6 +64,11 @@ def _why_absent(bench: Bench, dtype: str) -> str | None:
     return (
         f"compute capability {'.'.join(map(str, capability))} has no {dtype}; {'.'.join(map(str, least))} has"
     )
+
+
+def _is_refusal(error: RuntimeError) -> bool:
+    """Whether torch or cuBLAS does not have that product for this device: both report it before anything is started."""
+    return isinstance(error, NotImplementedError) or bool(_REFUSAL.search(str(error)))
 
 
 def _float8(bench: Bench, size: int) -> Product:

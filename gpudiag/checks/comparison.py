@@ -448,7 +448,7 @@ def _old_indices(pairs: Sequence[tuple[Device, Device]]) -> dict[int, int]:
 
 
 def _label(subject: Subject, old: Mapping[int, int]) -> str:
-    """The part by its index, which two machines of a kind share: `GPU 3`, `GPU 0 to GPU 3`, `rank 2`; else the host."""
+    """The part by its index, which two machines share: `GPU 3`, `GPU 0 to GPU 3`, `rank 2`; else the host."""
     if isinstance(subject, DeviceSubject):
         index = subject.nvml_index
         return "a GPU" if isinstance(index, Missing) else f"GPU {old.get(index, index)}"

@@ -33,7 +33,7 @@ _MAX_NAMES_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class VersionSkew:
-    """One thing in several versions; `named` are the machines without the majority's, or all if there is none."""
+    """One thing in several versions; `named`: the machines without the majority's, or all."""
 
     message: str
     named: tuple[str, ...]

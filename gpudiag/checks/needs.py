@@ -57,7 +57,7 @@ def _gpus(context: Context) -> Judgement | None:
 
 
 def _not_remembered(what: str, missing: Missing) -> Judgement:
-    """SKIP for what no earlier run has left, or what could not be read, in the same short words for every check that needs it."""
+    """SKIP for what no earlier run has left, or what could not be read, in the same short words."""
     judgement = replace(not_readable(what, missing), outcome=Outcome.SKIP)
     if missing.reason not in (MissingReason.SOURCE_ABSENT, *HISTORY_UNREAD) or not missing.detail:
         return judgement
@@ -65,7 +65,7 @@ def _not_remembered(what: str, missing: Missing) -> Judgement:
 
 
 def _measured(measured: object, nothing: str, failed: str) -> Judgement | None:
-    """None where it was measured; SKIP if nobody asked, or nothing here can; ERROR if it should have worked."""
+    """None where it was measured; SKIP if nobody asked, or nothing can; else ERROR."""
     if not isinstance(measured, Missing):
         return None
     what = measured.detail or nothing

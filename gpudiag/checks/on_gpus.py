@@ -1,4 +1,4 @@
-"""The checks that need only one snapshot of the GPUs and the kernel log: those that judge which GPUs are free.
+"""The checks that one snapshot of the GPUs and the kernel log answers: those that judge which are free.
 
 They are part of BUILTIN, and loaded without the rest of it. Every other check needs what such a look does
 not read (the host's state, torch, an earlier or recorded snapshot) and would be skipped there.

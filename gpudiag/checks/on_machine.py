@@ -1,4 +1,4 @@
-"""The checks of the bare `gpudiag` and of `gpudiag list`: those of an instant preflight that one look can answer.
+"""The checks of the bare `gpudiag` and `gpudiag list`: those of an instant preflight by one look.
 
 They need the GPUs, the kernel log and the host's state, and neither torch nor an earlier look: where the gate
 would WARN or FAIL about this machine, the listing does too. Only `memory.free` is the gate's alone, as in the

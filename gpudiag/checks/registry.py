@@ -28,7 +28,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What findings are judged by, for `gpudiag explain`: alike for the codes that one look at a thing may report.
+    """What findings are judged by, for `gpudiag explain`, alike for the codes of one look.
 
     `reads` is what is read, and from where; `limit` what it is held against, and where that comes from;
     `look_also` are commands, and other topics of `gpudiag explain`.
@@ -41,7 +41,7 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
-    """One entry of the catalogue of findings: the stable code, what it means, what to do, what it is judged by.
+    """One entry of the catalogue of findings: the stable code, meaning, remedy and basis.
 
     Everything that holds for a code in general is here, once. The catalogue is the union of `reports` over
     BUILTIN (`checks/catalogue.py`); docs/findings.md lists it.

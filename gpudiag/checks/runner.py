@@ -96,7 +96,7 @@ def _merged(stated: Finding, restated: Finding, how: Restated) -> Finding:
 
 
 def _advised(stated: Finding, how: Restated) -> str:
-    """The remedy after the advice, unless it contains that already; a power cycle notes that it is what the driver asks for."""
+    """The remedy after the advice, unless it has that; a power cycle notes what the driver asks for."""
     remedy, asked = stated.remedy_of_any, f"The driver asks for {how.request}"
     if how.request and stated.code in _POWER_CYCLED:
         remedy = f"{remedy} {asked}: that alone leaves the GPU's power on."

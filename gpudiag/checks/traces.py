@@ -25,7 +25,7 @@ class Trace:
 
 
 def pci_gpus(snapshot: Snapshot) -> tuple[PciDevice, ...]:
-    """The GPUs on the PCI bus for this machine's own use, by the kernel; none where the bus is not readable."""
+    """The GPUs on the PCI bus for this machine's own use; none where the bus is not readable."""
     devices = snapshot.machine.pci_devices
     return () if isinstance(devices, Missing) else own_gpus(devices)
 

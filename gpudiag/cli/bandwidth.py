@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 @click.command("bandwidth", context_settings=HELP_SETTINGS)
 @plan_options(BandwidthPlan)
-@click.option("--python", type=click.Path(), metavar="PATH", help="Run the torch of your job's interpreter.")
+@click.option(
+    "--python",
+    type=click.Path(readable=False),
+    metavar="PATH",
+    help="Run the torch of your job's interpreter.",
+)
 @store_option
 @emit_options()
 @launch_options()
@@ -56,7 +61,7 @@ def bandwidth(wanted: Wanted, **options: Any) -> ExitStatus:
 def _test(
     plan: BandwidthPlan, wanted: Wanted, options: dict[str, Any], launch: MachinesLaunch | None
 ) -> ExitStatus:
-    """The exit status, after this machine was tested and the report printed, or handed in to rank 0 of the launch."""
+    """The exit status, after this machine was tested and the report printed, or handed to rank 0."""
     from gpudiag.render.bandwidth_text import render_bandwidth
     from gpudiag.render.report_formats import render_json
     from gpudiag.runs.bandwidth import BandwidthRun

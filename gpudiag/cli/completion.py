@@ -1,4 +1,4 @@
-"""What a shell offers for the value of an option or an argument: words, names in a list, machines with faults, topics."""
+"""What a shell offers for the value of an option or argument: words, names in a list, machines, topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Word(click.ParamType):  # type: ignore[type-arg]  # generic only from clic
     def __init__(
         self, choices: Sequence[str], what: str, extras: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        """Allow `choices`; `what` is one of them, with its article: `a format`. `extras` may follow one of them, after commas."""
+        """Allow `choices`; `what` is one of them, with its article: `a format`. `extras` may follow a comma."""
         self.choices = tuple(choices)
         self._what = what
         self._extras = extras or {}
@@ -68,7 +68,7 @@ def offer_checks(
 def offer_machines(
     _context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Machines and stories of `simulate`; after a plus sign the faults that can be added. A file may stand there too."""
+    """Machines and stories of `simulate`; after a plus sign, faults. A file may stand there too."""
     from gpudiag.simulate.faults.table import FAULTS
     from gpudiag.simulate.machine_file import base_machines, stories
 

@@ -6,7 +6,7 @@ _IN_THE_REPOSITORY = "docs/index.md in gpudiag's repository (`make docs` builds 
 
 
 def documentation() -> str:
-    """The address of the pages, which whoever publishes gpudiag sets in pyproject.toml; without one, their place."""
+    """The address of the pages, as set in pyproject.toml by who publishes gpudiag; else their place."""
     try:
         urls = metadata("gpudiag").get_all("Project-URL") or []
     except PackageNotFoundError:  # run from a folder that is only on sys.path

@@ -89,7 +89,7 @@ def describe_failure(error: BaseException) -> Failure:
 
 
 def _describe_import(error: ImportError) -> Failure | None:
-    """The failure where a package is not installed, or not whole; None where a part of gpudiag itself is missing."""
+    """The failure where a package is missing or not whole; None for a part of gpudiag itself."""
     from gpudiag.installed import command_for_module, repair_command
 
     module = error.name or ""
@@ -110,7 +110,7 @@ def _describe_import(error: ImportError) -> Failure | None:
 
 
 def _asked_package(error: ImportError) -> str | None:
-    """The package that gpudiag imported last when the import failed, where a module of that one, or of a later one, failed."""
+    """The package that gpudiag imported last, where a module of it, or of a later one, failed."""
     found, trace = None, error.__traceback__
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -123,7 +123,7 @@ def _asked_package(error: ImportError) -> str | None:
 
 
 def nearest(word: str, known: tuple[str, ...]) -> str:
-    """The hint `; did you mean --wide?` with the known word nearest to a wrong one; empty where none is near."""
+    """The hint `; did you mean --wide?` with the nearest known word; empty where none is near."""
     from gpudiag.model.nearest import did_you_mean  # late, as traceback below: most commands never fail
 
     return did_you_mean(word, known, "; ")

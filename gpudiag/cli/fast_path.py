@@ -21,7 +21,7 @@ _CHANGE_THE_GATE = ("--store", "--deadline", "--only", "--skip")
 
 
 def load_without_collecting() -> None:
-    """Collect no garbage until the command's own work starts: imports make none, and collecting takes 5 ms."""
+    """Collect no garbage until the command's own work starts: it takes 5 ms, and finds nothing."""
     gc.disable()
 
 
@@ -54,7 +54,7 @@ def _start_overview() -> StartedProbes:
 
 
 def _start_gate(argv: Sequence[str]) -> StartedProbes:
-    """All that an instant preflight waits for, the longest first; what its flags may change is started with them."""
+    """All that an instant preflight waits for, the longest first, with what its flags may change."""
     from gpudiag.probe.start import INSTANT_SECONDS, start_probes
     from gpudiag.store.history_child import StartedHistory
     from gpudiag.store.state_folder import default_store, own_machine_key

@@ -93,7 +93,7 @@ def print_hang(report: HangReport, wanted: Wanted) -> ExitStatus:
 def _hang_together(
     environment: RankEnvironment, plan: HangPlan, *, native: bool, wanted: Wanted
 ) -> ExitStatus:
-    """The exit status that all processes share: one per machine looks, and rank 0 joins the looks and prints."""
+    """The exit status that all processes share: one per machine looks, and rank 0 joins and prints."""
     from gpudiag.checks.job.hang_limits import HangLimits
     from gpudiag.cli.launch import announce_place
     from gpudiag.cli.launch_status import on_each_machine

@@ -1,4 +1,4 @@
-"""`gpudiag judge`: whether the speeds that other programs measured are right for what they were measured on."""
+"""`gpudiag judge`: whether speeds that other programs measured are right for that hardware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The place of this process in a launch, by the flags and the environment, for all commands that run on ranks."""
+"""The place of this process in a launch, by flags and environment, for commands that run on ranks."""
 
 import contextlib
 import os
@@ -59,7 +59,7 @@ def report_ranks(
     wanted: "Wanted",
     render: "Callable[[Any, Style], str]",
 ) -> ExitStatus:
-    """The exit status of a run on ranks, after the process that reports has printed it; each machine keeps a copy."""
+    """The exit status of a run on ranks, once it is printed; each machine keeps a copy."""
     status = EXIT_STATUSES[run.report.outcome]
     if run.reporter:
         status = print_noun(run.report, wanted, render, status)
@@ -97,7 +97,7 @@ _EMIT_FLAGS = ("--emit", *_SHAPE_FLAGS)
 def emit_options(
     nodes_help: str = "With --emit: how many machines.",
 ) -> Callable[[_Command], _Command]:
-    """`--emit FORM` with `--nodes N` and `--per-node N`: the command as a job of several machines, printed."""
+    """`--emit FORM` with `--nodes N` and `--per-node N`: the command as a job of several machines."""
 
     def add(command: _Command) -> _Command:
         for option in (
@@ -214,7 +214,7 @@ def _announced(environment: RankEnvironment | None, options: Mapping[str, Any]) 
 
 
 def announce_place(environment: RankEnvironment | None) -> None:
-    """Print who started the ranks and how that was recognised, once per launch; or what a batch script leaves out."""
+    """Print once per launch who started the ranks and how that shows; or what a batch script lacks."""
     if environment is not None:
         if environment.rank == 0:
             warn(environment.describe())

@@ -82,7 +82,7 @@ def _look(options: ListOptions, started: StartedProbes | None) -> tuple[Snapshot
 
 
 def _request(options: ListOptions) -> DeviceRequest:
-    """What to ask for: with the kernel log, unless only the readings are wanted; with the host's state for a table."""
+    """What to ask for: the kernel log, unless only readings are wanted; the host's state for a table."""
     asked = options.request
     is_free = options.wanted is not None
     judged = is_free or not (options.as_json or options.query is not None)
@@ -165,7 +165,7 @@ def _write_in_place(text: str) -> None:
 
 
 def _print_free(snapshot: Snapshot, wanted: int, options: ListOptions) -> ExitStatus:
-    """Print `wanted` free GPUs; where there are fewer, only the reasons, on standard error. As JSON: all GPUs, marked."""
+    """Print `wanted` free GPUs, or the reasons on standard error if there are fewer. JSON: all, marked."""
     from gpudiag.checks.gpu.availability import judge_availability, mark_free
     from gpudiag.cli.list_text import judge_free
     from gpudiag.render.devices_text import render_free, render_ids, render_too_few

@@ -108,6 +108,6 @@ class Preflights:
 
 
 def _announcer(plan: PreflightPlan, *, is_reporter: bool) -> Callable[[str], None]:
-    """A function that announces each step and its cost: on a terminal, or where steps take minutes; rank 0 for all machines."""
+    """A function that announces each step and its cost: on a terminal, or where steps take minutes."""
     loud = is_reporter and (sys.stderr.isatty() or plan.level in LEVELS[2:])
     return warn if loud else lambda _: None

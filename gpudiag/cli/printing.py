@@ -27,7 +27,7 @@ EXIT_STATUSES = {
 def print_noun(
     noun: Any, wanted: Wanted, render: Callable[[Any, Style], str], status: ExitStatus = ExitStatus.PASS
 ) -> ExitStatus:
-    """The exit status after the noun was printed, as its document or as `render` writes it, and kept in `--output`."""
+    """The exit status after the noun was printed, as document or by `render`, and kept in `--output`."""
     from gpudiag.model.codec import dumps
 
     def document() -> str:

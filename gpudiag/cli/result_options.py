@@ -1,4 +1,4 @@
-"""How a result is asked for, alike in every command that has one: `--format`, `--json`, `--output`, `--verbose`."""
+"""How a result is asked for, alike in all commands: `--format`, `--json`, `--output`, `--verbose`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLAIN_FORMATS = (TEXT, JSON)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The format of what standard output gets, the file that gets the document too, and whether text has everything."""
+    """The format of standard output, the file for the document, and whether text has everything."""
 
     form: str = TEXT
     output: Path | None = None
@@ -63,7 +63,7 @@ def result_options(
             added = click.option("--verbose", is_flag=True, help=verbose)(added)
         added = click.option(
             "--output",
-            type=click.Path(),
+            type=click.Path(readable=False),
             callback=_writable,
             metavar="FILE",
             help="Write the JSON document to FILE too; - prints it instead.",

@@ -49,7 +49,7 @@ Ctrl-C) it ends its runs and exits 0."""
 @store_option
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="File of tokens that may read or act.",
 )
@@ -69,23 +69,28 @@ Ctrl-C) it ends its runs and exits 0."""
 )
 @click.option(
     "--hub-tokens",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="File of `HOST TOKEN` lines, with which --hub reads.",
 )
 @click.option(
     "--hub-ca",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="Certificates that sign those of the machines of --hub.",
 )
 @click.option(
     "--tls-cert",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="Serve HTTPS with this certificate and --tls-key.",
 )
-@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The certificate's key.")
+@click.option(
+    "--tls-key",
+    type=click.Path(readable=False, path_type=Path),
+    metavar="FILE",
+    help="The certificate's key.",
+)
 @click.option(
     "--root-path", default="", metavar="PATH", help="The path prefix behind a proxy, such as /gpus."
 )
@@ -184,7 +189,7 @@ def _settings(options: dict[str, Any]) -> Any:
 
 
 def _hub(options: dict[str, Any]) -> tuple["Sources | None", "ssl.SSLContext | None"]:
-    """Where the machines of a hub are listed, and by which certificates they are known; neither without --hub.
+    """Where a hub's machines are listed, and the certificates; neither without --hub.
 
     Raises:
         UsageError: one is wrong, or a flag would do nothing beside --hub.

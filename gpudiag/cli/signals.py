@@ -79,7 +79,7 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _must_wait(frame: FrameType | None) -> bool:
-    """Whether an exception would break an import in two, or be dropped while another dropped one is reported."""
+    """Whether an exception would break an import, or be dropped while another one is reported."""
     while frame is not None:
         if frame.f_code.co_filename.startswith(_IMPORTING) or frame.f_code is _send_dropped_again.__code__:
             return True

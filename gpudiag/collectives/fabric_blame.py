@@ -218,7 +218,10 @@ def _is_path_beside_uplink(blame: Blame, scored: Sequence[Blame], parts: _Parts)
         if other.part.sort is Sort.OUT and other.part.switches[0] in blame.part.switches:
             bad, passed = len(set(other.bad) - set(blame.bad)), other.passed - blame.passed
             chance = _rate(bad, passed) if passed > 0 else 1.0
-            if other.share < _WHOLE_SHARE and -len(blame.bad) * math.log(chance) > ENOUGH + parts.prices[Sort.PATH]:
+            if (
+                other.share < _WHOLE_SHARE
+                and -len(blame.bad) * math.log(chance) > ENOUGH + parts.prices[Sort.PATH]
+            ):
                 return True
     return False
 

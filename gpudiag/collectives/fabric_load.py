@@ -132,25 +132,29 @@ class LeafLoad:
         ready = {home: self._chance.sample(nodes, min(at_once, len(nodes))) for home, nodes in leaves.items()}
         while len(ready) > 1:
             one = max(ready, key=lambda home: len(ready[home]))
-            other = min(
+            first = ready[one].pop()
+            others = sorted(
                 (home for home in ready if home != one),
                 key=lambda home: (self._met[sorted_names(one, home)], -len(ready[home])),
             )
-            self._met[sorted_names(one, other)] += 1
-            first = ready[one].pop()
-            pairs = [(min(first, second), max(first, second)) for second in ready[other]]
-            place = next((place for place, pair in enumerate(pairs) if pair not in used), 0)
-            del ready[other][place]
-            used[pairs[place]] = None
-            for home in (one, other):
-                if not ready[home]:
-                    del ready[home]
+            new = (
+                (home, second, pair)
+                for home in others
+                for second in ready[home]
+                if (pair := (min(first, second), max(first, second))) not in used
+            )
+            if (chosen := next(new, None)) is not None:  # else it has met all that are left
+                other, second, pair = chosen
+                self._met[sorted_names(one, other)] += 1
+                ready[other].remove(second)
+                used[pair] = None
+            ready = {home: nodes for home, nodes in ready.items() if nodes}
 
     # --- what they show
 
     def looks_weak(self, is_explained: Callable[[Pair], bool]) -> bool:
         """Whether a leaf is low enough to be measured again."""
-        return any(self._weakest(seen, _LOW) for seen in self._seen_by_group(is_explained))
+        return any(self._weakest(seen, _LOW, _LEAST_LACK / 2) for seen in self._seen_by_group(is_explained))
 
     def find(self, is_explained: Callable[[Pair], bool], screened: int) -> list[WeakLeaf]:
         """The leaves that are low for certain, and low again in the rounds after that one.
@@ -164,7 +168,7 @@ class LeafLoad:
                 again = [one for one in seen if one.round_number > screened]
                 if self._lowness(again, leaf)[0] >= _LOW_AGAIN:
                     found.append(self._weak(seen, leaf))
-                # A pair of this leaf says nothing about its other one.
+                # A pair of this leaf shows nothing of its other leaf.
                 seen = [one for one in seen if leaf not in self._leaves(one)]
         return found
 
@@ -187,15 +191,15 @@ class LeafLoad:
             for leaves in self._groups
         ]
 
-    def _weakest(self, seen: Sequence[Exchange], least: float) -> str | None:
-        """The leaf that is lowest, if that is by so many standard errors."""
+    def _weakest(self, seen: Sequence[Exchange], least: float, least_lack: float = _LEAST_LACK) -> str | None:
+        """The leaf that is lowest, if that is by so many standard errors, and by such a share."""
         leaves = sorted({leaf for one in seen for leaf in self._leaves(one)})
         if len(leaves) < _LEAVES_AT_LEAST:
             return None
         shown = {leaf: self._lowness(seen, leaf) for leaf in leaves}
         leaf = max(leaves, key=lambda one: shown[one])
         lowness, lack = shown[leaf]
-        if lowness < least or lack < _LEAST_LACK:
+        if lowness < least or lack < least_lack:
             return None
         scale = 1.0
         if len(leaves) > _ALIKE_FROM:  # leaves that differ anyway, by what else is in them

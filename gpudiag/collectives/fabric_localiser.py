@@ -282,7 +282,11 @@ class FabricLocaliser(Localiser):
             if blame.part.sort is Sort.OUT:
                 pairs_out = [self._exchange(number).nodes for number in blame.bad]
                 pairs_out = [pair for pair in pairs_out if not paths & set(self._fabric.way(pair).ends)]
-                pairs += [self._like(chance.choice(pairs_out), chance) for _ in range(_PAIRS_OF_UPLINKS) if pairs_out]
+                pairs += [
+                    self._like(chance.choice(pairs_out), chance)
+                    for _ in range(_PAIRS_OF_UPLINKS)
+                    if pairs_out
+                ]
         return pairs
 
     def _near(self, node: int) -> list[int]:

@@ -50,7 +50,7 @@ def diagnose(
     offsets: torch.Tensor,
 ) -> Diagnosis:
     """The diagnosis of one part of a result with wrong elements at `offsets`."""
-    chosen = _choose(offsets)
+    chosen = offsets[:_SAMPLE_ELEMENTS]
     start = pattern.position(block.block, round_number)
     sample = _Sample(chosen + start, found[chosen], _consecutive(chosen))
     if block.source is None and reduce != "sum" and _is_sum(pattern, start, found):
@@ -62,10 +62,6 @@ def diagnose(
     else:
         diagnosis = _diagnose_extreme(pattern, reduce == "min", sample)
     return diagnosis or _diagnose_bits(pattern, block.source, sample)
-
-
-def _choose(offsets: torch.Tensor) -> torch.Tensor:
-    return offsets[:_SAMPLE_ELEMENTS]
 
 
 def _consecutive(offsets: torch.Tensor) -> int:

@@ -281,8 +281,9 @@ class SweepRunner:
         (buffers,) = self._area.carve(case, 1)
         sweep = self._sweep
         probes = _PROBES if sweep.warmup is None else sweep.warmup
-        if sweep.iterations is None:
-            probes = max(1, probes)  # to learn how long one takes
+        if sweep.iterations is None or self._graphs is not None:
+            # To learn how long one takes; and a capture must not be what opens connections.
+            probes = max(1, probes)
         seconds = [self._run_untimed(case, buffers) for _ in range(probes)]
         if sweep.warmup is not None and sweep.iterations is not None:
             return (_PREDICTION_SLACK * max(seconds) if seconds else None), sweep.iterations

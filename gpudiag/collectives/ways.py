@@ -23,24 +23,29 @@ def allocate(kind: str, size_bytes: int, device: torch.device) -> tuple[torch.Te
     if kind == PLAIN:
         return _plain(size_bytes, device), NOT_ASKED
     try:
-        group: Any = dist.group.WORLD
-        backend = group._get_backend(device)
-        pool = torch.cuda.MemPool(backend.mem_allocator)
-        with torch.cuda.use_mem_pool(pool):
-            memory = _plain(size_bytes, device)
-        if kind == SYMMETRIC:
-            backend.register_mem_pool(pool, symm=True)
-        else:
-            backend.register_mem_pool(pool)
+        return _registered(kind, size_bytes, device), kind
     except (AttributeError, TypeError, NotImplementedError, ImportError) as error:
         why = Missing(MissingReason.NOT_SUPPORTED, f"torch {torch.__version__}: {_first_line(error)}")
-        return _plain(size_bytes, device), why
     except RuntimeError as error:
-        if isinstance(error, _FAULTS):
+        if _is_fault(error):
             raise
-        return _plain(size_bytes, device), Missing(MissingReason.ERROR, _first_line(error))
+        why = Missing(MissingReason.ERROR, _first_line(error))
+    return _plain(size_bytes, device), why  # once what could not be registered is freed
+
+
+def _registered(kind: str, size_bytes: int, device: torch.device) -> torch.Tensor:
+    """Memory of a pool that the communicator knows; that is there once any collective has run."""
+    group: Any = dist.group.WORLD
+    backend = group._get_backend(device)
+    pool = torch.cuda.MemPool(backend.mem_allocator)
+    with torch.cuda.use_mem_pool(pool):
+        memory = _plain(size_bytes, device)
+    if kind == SYMMETRIC:
+        backend.register_mem_pool(pool, symm=True)
+    else:
+        backend.register_mem_pool(pool)
     _kept.append(pool)  # its memory is gone with it
-    return memory, kind
+    return memory
 
 
 _kept: list[Any] = []
@@ -64,7 +69,7 @@ class Graphs:
         try:
             replay = _capture(call)
         except (RuntimeError, TypeError, AttributeError) as error:  # the last two: of a torch without them
-            if isinstance(error, _FAULTS):
+            if _is_fault(error):
                 raise
             self.used = Missing(MissingReason.NOT_SUPPORTED, _first_line(error))
             return call
@@ -73,17 +78,27 @@ class Graphs:
 
 
 def _capture(call: Call) -> Callable[[], None]:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph):
+            call()
+    finally:  # a capture that fails ends on torch's stream for captures
+        torch.cuda.set_stream(stream)
     return graph.replay
 
 
-# Of the device, not of the way: these are the run's.
-_FAULTS: tuple[type[BaseException], ...] = (
-    torch.OutOfMemoryError,
-    *((torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()),
-)
+# cudaError_t: not permitted, not supported, and those of a capture (cudaErrorStreamCaptureUnsupported and what follows it).
+_REFUSED_CODES = frozenset((800, 801, *range(900, 909)))
+
+
+def _is_fault(error: BaseException) -> bool:
+    """Whether the device failed, and not the way: that is the run's. CUDA's refusal of a capture is an AcceleratorError, too."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    if not hasattr(torch, "AcceleratorError") or not isinstance(error, torch.AcceleratorError):
+        return False
+    code = getattr(error, "error_code", None)  # torch 2.9
+    return code not in _REFUSED_CODES if code is not None else "captur" not in str(error)
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,1 +1,1 @@
-"""Other machines, by the API of their `gpudiag serve`: where they are, one bounded request, and what an answer holds."""
+"""Other machines, by the API of their `gpudiag serve`: where they are, a request, what an answer holds."""

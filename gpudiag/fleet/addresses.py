@@ -1,4 +1,4 @@
-"""Where other machines' services are, as a user writes it: addresses, lists of them, the files of lists and of tokens."""
+"""Where other machines' services are, as a user writes it: addresses, files of these and of tokens."""
 
 import stat
 from collections.abc import Iterable, Sequence

@@ -169,7 +169,7 @@ class MachineClient:
         return await asyncio.open_connection(place, address.port, ssl=self._tls, server_hostname=address.host)
 
     async def _resolve(self) -> str:
-        """The numeric address of the host; a name service that hangs costs a thread, and nobody waits for it."""
+        """The numeric address of the host; a name service that hangs costs a thread."""
         host = self.address.host
         try:
             return str(ipaddress.ip_address(host))
@@ -182,7 +182,7 @@ class MachineClient:
 
 @cache
 def _system_tls() -> ssl.SSLContext:
-    """Verification by the system's authorities; reading them takes longer than a question, so all machines share it."""
+    """Verification by the system's authorities, read once for all machines, as it takes long."""
     return ssl.create_default_context()
 
 

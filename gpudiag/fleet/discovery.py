@@ -1,4 +1,4 @@
-"""Which machines there are: those that were named, those of a file, of a DNS name, of Slurm; asked again while the hub runs."""
+"""Which machines there are, by name, file, DNS name or Slurm; asked again while the hub runs."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ class Sources:
 
 
 def parse_sources(texts: Sequence[str], tokens: MachineTokens) -> Sources:
-    """The sources that the values of `--hub` name; files are read once. Raises UsageError: one names nothing."""
+    """The sources that the values of `--hub` name; files are read once. Raises UsageError: none."""
     named, files, names, partitions = [], [], [], []
     for word in (word.strip() for text in texts for word in text.split(",") if word.strip()):
         if word.startswith("@"):
@@ -73,7 +73,7 @@ def _dns_name(word: str) -> Address:
 
 
 class Discovery:
-    """The machines of all sources; a source that fails keeps what it listed last, and the reason why it fails."""
+    """The machines of all sources; a source that fails keeps what it listed last, and the reason."""
 
     def __init__(self, sources: Sources) -> None:
         """List what was named, before anything is asked."""

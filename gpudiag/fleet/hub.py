@@ -1,4 +1,4 @@
-"""All machines of a hub: who is asked, in which order they stand, what happened; one document, made anew when one has changed."""
+"""All machines of a hub: who is asked, their order, what happened; one document, made when one changes."""
 
 import asyncio
 import re
@@ -152,7 +152,7 @@ class HubWatch:
         self._publish(self.document, self.text)
 
     def _clock_reference(self) -> float:
-        """What machines' clocks are held against, ahead of the hub's own: 0, but where the hub's is the odd one."""
+        """What clocks are compared with, ahead of the hub's: 0, unless the hub's is the odd one."""
         offsets = [one.clock_offset for one in self.machines.values() if one.clock_offset is not None]
         if len(offsets) < _CLOCKS_FOR_A_MEDIAN:
             return 0.0
@@ -169,7 +169,7 @@ class HubWatch:
         )
 
     def _find_twins(self) -> dict[tuple[str, int, str], str]:
-        """The name of another machine that reports one of the same GPUs: one machine under two names, or a lie."""
+        """The name of another machine that reports one of the same GPUs: two names, or a lie."""
         owners: dict[str, tuple[str, int, str]] = {}
         twins: dict[tuple[str, int, str], str] = {}
         for key, machine in self.machines.items():
@@ -183,7 +183,7 @@ class HubWatch:
 
 
 def _rank(machine: HubMachine) -> tuple[int, bool, list[tuple[int, str]]]:
-    """Worst first; of those that nobody knows about, the silent ones first; then by name, gpu2 before gpu10."""
+    """Worst first; of the unknown ones the silent first; then by name, gpu2 before gpu10."""
     is_numeric = machine.name[:1] in "[0123456789"
     shown = machine.report.host if is_numeric and machine.report is not None else machine.name
     parts = [

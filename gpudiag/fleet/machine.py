@@ -1,4 +1,4 @@
-"""One machine of a fleet: asked again and again, and its last answer; nothing that it does costs the others anything."""
+"""One machine of a fleet, asked again and again, with its last answer; it costs the others nothing."""
 
 import asyncio
 import random
@@ -109,7 +109,7 @@ class Machine:
             self._wake.set()
 
     def describe(self, reference_seconds: float, twin: str | None) -> HubMachine:
-        """The machine for the hub's document; clocks are held against `reference_seconds`, `twin` has the same GPUs."""
+        """The machine for the hub's document; clocks by `reference_seconds`, `twin`: with the same GPUs."""
         self.changed = self.is_news = False
         return HubMachine(
             name=self.address.name,
@@ -227,7 +227,7 @@ class Machine:
             self._happened(self.address.name, "answers", f"answers again, after {seconds:.0f} s", "pass")
 
     def _set_verdict(self, now: datetime) -> None:
-        """Set what the machine counts as: its own verdict while its report is current, else that nobody knows."""
+        """Set what the machine counts as: its own verdict while its report is current, else unknown."""
         before = self.verdict
         report = self.report
         is_current = self.state is AnswerState.ANSWERS and report is not None and not self._is_old()

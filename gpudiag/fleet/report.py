@@ -127,7 +127,7 @@ def _read_finding(fields: "_Fields") -> MachineFinding:
 
 
 def read_serials(snapshot: dict[str, Any]) -> dict[str, str]:
-    """The GPUs' serial numbers by UUID, if a `gpudiag.snapshot` has them. Raises UnreadableError: a wrong type."""
+    """The GPUs' serial numbers by UUID, of a `gpudiag.snapshot`. Raises UnreadableError: wrong type."""
     need_schema(snapshot, SNAPSHOT)
     found = {}
     for place, item in enumerate(_Fields(snapshot, "").items("devices")[:_MOST_GPUS]):
@@ -168,7 +168,7 @@ def _read_entry(fields: "_Fields") -> tuple[str, str, str]:
 
 
 def clock_offset_seconds(answer: Answer) -> float | None:
-    """How far the machine's clock is ahead of this one's, by the Date header; to a second. None without a header."""
+    """How far the machine's clock is ahead of ours, by the Date header, to a second; None without."""
     if not answer.date_text:
         return None
     try:

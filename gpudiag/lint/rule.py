@@ -33,10 +33,10 @@ class Examples(NamedTuple):
 class Rule:
     """One mistake that the linter knows. Its code is `lint.` and the name of the file that has `find`."""
 
-    severity: Severity
     title: str  # what is wrong, as a clause
     why: str  # what it does to a run, as sentences
     find: Callable[[Program], Iterable[Mistake]]
+    severity: Severity = Severity.FINDING
     fixes: bool = False  # whether `--fix` can correct it
     find_commands: FindsCommands | None = None  # in shell scripts, and in the commands of pages and notebooks
 

@@ -142,6 +142,13 @@ def optimizer_calls(program: Program) -> list[Step]:
     ]
 
 
+def is_optimizer(program: Program, node: ast.expr | None) -> bool:
+    """Whether an expression holds an optimizer, by what made it or by its name."""
+    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+    kinds = program.values.kinds(node)
+    return bool(kinds & {"optimizer", "hvd_optimizer"}) or name in ("optimizer", "optim", "opt")
+
+
 def owner_of_parameters(optimizer: ast.AST) -> ast.expr | None:
     """`model` of `Adam(model.parameters())`, with lists, filters and groups around it looked through."""
     given = argument(optimizer, 0, "params")
@@ -166,6 +173,14 @@ def root_name(node: ast.AST | None) -> str | None:
             return f"self.{node.attr}"
         return root_name(node.value)
     return None
+
+
+def runs_beside(step: Step, others: Sequence[Step]) -> bool:
+    """Whether a step is of the same process and the same run as one of the others."""
+    return any(
+        other.where.spawned == step.where.spawned and other.where.entry is step.where.entry
+        for other in others
+    )
 
 
 Root = tuple[object, str]  # of a name: the scope that it comes from

@@ -1,4 +1,4 @@
-"""TCP sockets as /proc/PID/net/tcp lists them: those of all processes in the network namespace of that one."""
+"""TCP sockets by /proc/PID/net/tcp: those of all processes in that one's network namespace."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ Address = tuple[str, int]  # and port
 
 
 class TcpSocket(NamedTuple):
-    """A socket; an address is parsed when it is asked for, for a table may hold a hundred thousand of them."""
+    """A socket; addresses are parsed when they are asked for, as a table may be long."""
 
     local_words: str
     remote_words: str
@@ -72,7 +72,7 @@ def read_network_namespace(process: int | str, root: str = "/proc") -> str:
 
 
 def parse_address(words: str) -> Address:
-    """Address and port from the kernel's hexadecimal, in the machine's byte order; IPv4 within IPv6 as IPv4."""
+    """Address and port from the kernel's hexadecimal, in this byte order; IPv4 within IPv6 as IPv4."""
     number, _, port = words.partition(":")
     data = b"".join(
         struct.pack("=I", int(number[place : place + 8], 16)) for place in range(0, len(number), 8)

@@ -1,1 +1,1 @@
-"""Output of other programs' benchmarks, read into tables: a reader for each program, and the facts beside the tables."""
+"""Output of other programs' benchmarks as tables: a reader for each program, and the facts beside."""

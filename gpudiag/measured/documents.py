@@ -1,4 +1,4 @@
-"""Benchmarks' results in JSON: of nccl-tests, nvbandwidth, `dcgmi diag`, NCCL's Inspector, and gpudiag's own documents."""
+"""Benchmarks' results in JSON: nccl-tests, nvbandwidth, `dcgmi diag`, NCCL's Inspector, gpudiag."""
 
 import json
 from collections.abc import Callable, Iterator

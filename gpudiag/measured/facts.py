@@ -1,4 +1,4 @@
-"""What the lines around a table show of the machine: GPUs, ranks, hosts, network cards, NCCL's version and settings."""
+"""What the lines around a table show: GPUs, ranks, hosts, network cards, NCCL's version and settings."""
 
 import re
 from collections import Counter

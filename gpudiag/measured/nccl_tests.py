@@ -118,7 +118,7 @@ class NcclTests:
             self._version = version[1]
 
     def _begin(self, number: int, start: "re.Match[str]") -> None:
-        """The first line of a run; where one is open and has no row yet, another process of the same launch."""
+        """The first line of a run; where one is open without a row, another process of the launch."""
         if self._rows and (self._ended or self._starts == 0):
             self._finish()
         self._starts += 1
@@ -160,7 +160,7 @@ class NcclTests:
         return True
 
     def _continue_row(self, tokens: list[str]) -> None:
-        """Columns of the row that is open: all of one placement or of both; a line of other programs ends nothing."""
+        """Columns of the open row, of one placement or both; other programs' lines end nothing."""
         row = self._open
         if (
             row is None
@@ -262,7 +262,7 @@ def _number(word: str) -> float | None:
 
 
 def _ratio(rows: list[_Row]) -> float | None:
-    """Bus bandwidth over the algorithm's, of the largest message: the factor of the operation and its ranks."""
+    """Bus bandwidth over the algorithm's, of the largest message: the operation's factor."""
     for row in sorted(rows, key=lambda one: one.size, reverse=True):
         for _, algbw, busbw, _ in row.groups:
             speed, bus = _number(algbw), _number(busbw)
@@ -272,17 +272,24 @@ def _ratio(rows: list[_Row]) -> float | None:
 
 
 def _operation_by_rows(rows: list[_Row]) -> str:
-    """The operation of a table without its program's name: by reduction, root, factor, and the check in place."""
+    """The operation of a table without a name: by reduction, root, factor, and the check in place."""
     ratio = _ratio(rows)
     words = rows[0].key if rows else ()
     reduces = len(words) > 1 and words[1] not in ("none",)
     rooted = len(words) > 2 and words[2] not in ("-1",)
-    unchecked = any(len(row.groups) == 2 and row.groups[1][3] == "N/A" for row in rows)
+    unchecked = any(len(row.groups) == 2 and _is_unchecked(row.groups[1][3]) for row in rows)
     if rooted:
         return "reduce" if reduces else "broadcast"
     if ratio is not None and 0 < ratio < 0.999:
         return "reduce_scatter" if reduces else "alltoall" if unchecked else "all_gather"
-    return "sendrecv" if unchecked and ratio is not None and ratio > 0 else "all_reduce"
+    if words and not reduces:  # of small messages alone the factor is not known
+        return "alltoall" if unchecked else "collective"
+    return "sendrecv" if unchecked else "all_reduce"
+
+
+def _is_unchecked(wrong: str) -> bool:
+    """Whether an operation is not done in place: its result there is not compared, or, in the old column, is off by 1."""
+    return wrong == "N/A" or ("e" in wrong and (_number(wrong) or 0.0) >= 1)
 
 
 def _ranks_by_rows(operation: str, rows: list[_Row]) -> int:
@@ -298,7 +305,7 @@ def _ranks_by_rows(operation: str, rows: list[_Row]) -> int:
 
 
 def _is_mixed(rows: list[_Row], starts: int, first_ranks: int) -> bool:
-    """Whether several runs wrote one table: sizes go back, and not to the smallest as in a new cycle or type."""
+    """Whether several runs wrote one table: sizes go back, and not to the smallest."""
     if first_ranks > 1 or starts > 1:
         return True
     smallest = min((row.size for row in rows), default=0)

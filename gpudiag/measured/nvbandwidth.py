@@ -14,6 +14,7 @@ NVBANDWIDTH = "nvbandwidth"
 _VERSION = re.compile(r"^nvbandwidth Version: v?(\S+)")
 _RUNNING = re.compile(r"^Running (\w+)\.?\s*$")
 _TITLE = re.compile(r"^(?:memcpy|memory|bandwidth).*?\((GB/s|ns|us)\)\s*$")
+_WAIVED = re.compile(r"^Waiving (\w+)\.?\s*$")
 _SUM = re.compile(r"^SUM (\w+) ")
 _WRONG = re.compile(
     r"Invalid value when checking the pattern|ASSERT in expression.*(?:pattern|buffer)", re.IGNORECASE
@@ -54,6 +55,7 @@ class NvBandwidth:
     _rows: list[tuple[int, list[str]]] = field(default_factory=list)
     _wrong: str = ""
     _failed: str = ""
+    _waived: list[tuple[int, str]] = field(default_factory=list)
 
     def read(self, number: int, line: str) -> None:
         """Take one line."""
@@ -62,6 +64,8 @@ class NvBandwidth:
         elif (running := _RUNNING.match(line)) is not None:
             self._finish()
             self._operation, self._line = running[1], number
+        elif (waived := _WAIVED.match(line)) is not None:
+            self._waived.append((number, waived[1]))
         elif (title := _TITLE.match(line)) is not None:
             if self._rows:
                 self._finish()
@@ -93,6 +97,25 @@ class NvBandwidth:
     def end(self) -> list[MeasuredTable]:
         """All matrices of the file."""
         self._finish()
+        if self._waived and not self.tables:
+            line, name = self._waived[0]
+            why = TestResult(
+                name, "skip", message="the program waived it: this machine does not have what it needs"
+            )
+            setup = self.facts.setup()
+            self.tables.append(
+                MeasuredTable(
+                    self.file,
+                    line,
+                    NVBANDWIDTH,
+                    self._version,
+                    name,
+                    Metric.BANDWIDTH,
+                    (),
+                    setup,
+                    results=(why,),
+                )
+            )
         return self.tables
 
     def _finish(self) -> None:
@@ -124,7 +147,7 @@ class NvBandwidth:
 def matrix_values(
     rows: list[tuple[int, list[str]]], columns: list[int], by_rows: bool, factor: float
 ) -> list[MeasuredValue]:
-    """The values of a matrix; those of a GPU with itself are `N/A` or 0 in a matrix of pairs, and left out."""
+    """The values of a matrix; in one of pairs without those of a GPU with itself (`N/A` or 0)."""
     return [
         MeasuredValue(value * factor, row=row if by_rows else None, column=column)
         for row, words in rows

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from gpudiag.checks.benchmarks.network import BOTH_DIRECTIONS, GPU_MEMORY
+from gpudiag.checks.benchmarks.network import BOTH_DIRECTIONS, GPU_MEMORY, HOST_MEMORY
 from gpudiag.measured.facts import Facts
 from gpudiag.measured.numbers import as_number
 from gpudiag.model.benchmark import MeasuredTable, MeasuredValue, Metric
@@ -32,6 +32,7 @@ class OsuBenchmarks:
     _line: int = 0
     _factor: float = 0.0
     _device: bool = False
+    _host: bool = False
     _values: list[MeasuredValue] = field(default_factory=list)
 
     def read(self, number: int, line: str) -> None:
@@ -43,7 +44,7 @@ class OsuBenchmarks:
             self._name = _NAMES.get(words) or f"osu_{re.sub(r'[^a-z]+', '', words.lower())}"
             self._version, self._line = title[2] or NOT_ASKED, number
         elif self._name and "DEVICE" in line:
-            self._device = True
+            self._device, self._host = True, "HOST" in line
         elif self._name and (head := _HEAD.search(line)) is not None:
             self._factor = BYTES_PER_MB if head[2] == "MB/s" else 1e-6
         elif self._factor:
@@ -58,9 +59,12 @@ class OsuBenchmarks:
 
     def _finish(self) -> None:
         if self._line:
-            remarks = ([GPU_MEMORY] if self._device else []) + (
-                [BOTH_DIRECTIONS] if self._name == "osu_bibw" else []
-            )
+            shown = {
+                GPU_MEMORY: self._device,
+                HOST_MEMORY: self._host,
+                BOTH_DIRECTIONS: self._name == "osu_bibw",
+            }
+            remarks = [remark for remark, is_so in shown.items() if is_so]
             self.tables.append(
                 MeasuredTable(
                     self.file,
@@ -75,4 +79,5 @@ class OsuBenchmarks:
                     remarks=tuple(remarks),
                 )
             )
-        self._name, self._line, self._factor, self._device, self._values = "", 0, 0.0, False, []
+        self._name, self._line, self._factor, self._values = "", 0, 0.0, []
+        self._device = self._host = False

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,8 @@ from gpudiag.model.reading import Missing
 from gpudiag.reference.expected_speeds import find_board, known_gpus
 
 _HINT = "give files or folders with the output of benchmarks, or - for standard input"
+# A test framework's log: the process, the level and the stream before each line that a program printed.
+_TEST_LOG = re.compile(r"^.*?\b(?:DEBUG|INFO)\s*\| ?\[(?:stdout|stderr)\] ?")
 _ONE_NODE = "as many GPUs as one such machine has: taken for one node"
 
 
@@ -73,7 +76,7 @@ def judge_files(words: tuple[str, ...], given: Setup) -> Judgement:
 
 
 def _placed(table: MeasuredTable, file: _FileRead, beside: Setup, given: Setup) -> MeasuredTable:
-    """The table with all that is known of its hardware: by the user, its run, its file, the files beside it."""
+    """The table with all that is known of its hardware: by the user, its run, its file, those beside."""
     of_file = file.facts.setup()
     if sum(one.metric is Metric.BUSBW for one in file.tables) > 1:  # whose ranks they are is not certain
         of_file = Setup(gpu=of_file.gpu, nics=of_file.nics, nccl_version=of_file.nccl_version)
@@ -196,13 +199,14 @@ def _read_lines(file: _FileRead, lines: LogLines | Iterator[tuple[int, bytes]]) 
     for number, raw in lines:
         file.lines = number
         for line in parse_lines(number, raw):
-            run.read(line.body)
-            file.facts.read(line.body)
+            body = _TEST_LOG.sub("", line.body) if "| [std" in line.body else line.body
+            run.read(body)
+            file.facts.read(body)
             for reader in readers:
-                reader.read(number, line.body)
-            if (document or line.body.startswith("{")) and size < MAX_JSON_BYTES:
-                document.append(line.body if document else "\n" * (number - 1) + line.body)
-                size += len(line.body)
+                reader.read(number, body)
+            if (document or body.startswith("{")) and size < MAX_JSON_BYTES:
+                document.append(body if document else "\n" * (number - 1) + body)
+                size += len(body)
     file.tables = [table for reader in readers for table in reader.end()]
     if document:
         file.tables += json_tables(file.name, "\n".join(document), file.facts)

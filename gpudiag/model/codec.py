@@ -105,10 +105,6 @@ def _refuse(self: Any, name: str, value: object = None) -> None:
     raise FrozenInstanceError(f"{type(self).__name__} is frozen: {name!r} cannot be changed")
 
 
-def _values(self: Any) -> tuple[Any, ...]:
-    return tuple(getattr(self, name) for name in self.__match_args__)
-
-
 @cache
 def _compared_names(noun_type: Any) -> tuple[str, ...]:
     return tuple(one.name for one in fields(noun_type) if one.compare)
@@ -133,7 +129,7 @@ def _show(self: Any) -> str:
 
 
 def _reduce(self: Any) -> tuple[Any, ...]:
-    return type(self), _values(self)
+    return type(self), tuple(getattr(self, name) for name in self.__match_args__)
 
 
 def all_missing(noun_type: type[_T], why: Missing, **given: Any) -> _T:

@@ -108,7 +108,7 @@ def gloo_addresses(
         by = f"{GLOO_VARIABLE}={value}"
         return tuple(_of_interface("gloo", by, name, interfaces) for name in value.split(","))
     for address in own_name:
-        if _is_loopback(address):
+        if ipaddress.ip_address(address.partition("%")[0]).is_loopback:
             return (Published("gloo", "", "lo", address, host),)
         name = next((one.name for one in interfaces if address in one.plain_addresses()), None)
         if name is not None:
@@ -156,7 +156,3 @@ def _in_nccl_order(interfaces: Sequence[OwnInterface]) -> Iterator[tuple[str, st
     pairs = [(one.name, address) for one in interfaces for address in one.plain_addresses()]
     yield from (pair for pair in pairs if ":" not in pair[1])
     yield from (pair for pair in pairs if ":" in pair[1] and pair[1] != "::1")
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

@@ -49,7 +49,10 @@ def escape_controls(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(character if character.isprintable() else _escape(character) for character in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
 
 
 def escape_steering(text: str, *, colours: bool = False) -> str:
@@ -58,10 +61,6 @@ def escape_steering(text: str, *, colours: bool = False) -> str:
     With `colours`, the colours of our own output stay.
     """
     return _STEERING[colours].sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def shorten_text(text: str, most_characters: int) -> str:

@@ -123,25 +123,5 @@ FIELDS: dict[str, QueryField] = {
     "pcie.link.width.current": QueryField("pcie_width"),
     "pcie.link.width.max": QueryField("pcie_width_gpu_max"),
 }
-ALIASES = {
-    "gpu_name": "name",
-    "gpu_uuid": "uuid",
-    "gpu_serial": "serial",
-    "gpu_bus_id": "pci.bus_id",
-    "power.draw.instant": "power.draw",
-    "power.draw.average": "power.draw",
-    "clocks.current.graphics": "clocks.gr",
-    "clocks.current.sm": "clocks.sm",
-    "clocks.current.memory": "clocks.mem",
-    "clocks.current.video": "clocks.video",
-    "clocks.max.graphics": "clocks.max.gr",
-    "clocks.max.memory": "clocks.max.mem",
-    "clocks.applications.graphics": "clocks.applications.gr",
-    "clocks.applications.memory": "clocks.applications.mem",
-    "clocks_throttle_reasons.active": "clocks_event_reasons.active",
-    "retired_pages.sbe": "retired_pages.single_bit_ecc.count",
-    "retired_pages.dbe": "retired_pages.double_bit.count",
-    "pcie.link.gen.gpucurrent": "pcie.link.gen.current",
-}
 # Of the machine, the same for each GPU.
 OF_MACHINE = ("timestamp", "driver_version", "count")

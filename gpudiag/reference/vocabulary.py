@@ -176,6 +176,28 @@ BRANDS_IN_NVIDIA_SMI = {
     "titan_rtx": "Titan RTX",
 }
 
+# Other names that `nvidia-smi --query-gpu` accepts for its fields.
+QUERY_ALIASES = {
+    "gpu_name": "name",
+    "gpu_uuid": "uuid",
+    "gpu_serial": "serial",
+    "gpu_bus_id": "pci.bus_id",
+    "power.draw.instant": "power.draw",
+    "power.draw.average": "power.draw",
+    "clocks.current.graphics": "clocks.gr",
+    "clocks.current.sm": "clocks.sm",
+    "clocks.current.memory": "clocks.mem",
+    "clocks.current.video": "clocks.video",
+    "clocks.max.graphics": "clocks.max.gr",
+    "clocks.max.memory": "clocks.max.mem",
+    "clocks.applications.graphics": "clocks.applications.gr",
+    "clocks.applications.memory": "clocks.applications.mem",
+    "clocks_throttle_reasons.active": "clocks_event_reasons.active",
+    "retired_pages.sbe": "retired_pages.single_bit_ecc.count",
+    "retired_pages.dbe": "retired_pages.double_bit.count",
+    "pcie.link.gen.gpucurrent": "pcie.link.gen.current",
+}
+
 
 def word_of(words: tuple[str | None, ...], number: int) -> str:
     """The word of that table for NVML's number; `unknown_9` for a number that has none."""

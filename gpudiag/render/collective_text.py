@@ -286,7 +286,7 @@ def _labels(found: Localisation) -> str:
 
 
 def _how_measured(measurement: CollectiveMeasurement) -> str:
-    torch = _text(measurement.torch_version)
+    torch = "" if isinstance(measurement.torch_version, Missing) else measurement.torch_version
     loaded, built = measurement.nccl_version, measurement.nccl_built_version
     nccl = describe_nccl(loaded, built) if measurement.backend == "nccl" else ""
     versions = (f"torch {torch}, " if torch else "") + (f"{nccl}, " if nccl else "")
@@ -316,10 +316,6 @@ def _times(measurement: CollectiveMeasurement) -> str:
     reduce = f", reductions are {', '.join(sorted(reductions))}" if reductions else ""
     unaligned = ", buffers are unaligned" if any(result.unaligned for result in results) else ""
     return f" Times are those of the slowest rank{reduce}{unaligned}."
-
-
-def _text(reading: Reading[str]) -> str:
-    return "" if isinstance(reading, Missing) else reading
 
 
 def _next_commands(report: CollectiveReport) -> list[str]:

@@ -1,7 +1,5 @@
 """The verdict on running jobs as text: what hangs and why first, then where each rank is, then what was ruled out."""
 
-from collections.abc import Iterable
-
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job import SERVER, HangReport, JobVerdict, Place
@@ -153,14 +151,10 @@ def _pid_of(verdict: JobVerdict) -> int | None:
 
 
 def _next(report: HangReport) -> list[str]:
-    codes = list(dict.fromkeys(_codes(report.jobs)))
+    codes = list(dict.fromkeys(finding.code for verdict in report.jobs for finding in verdict.findings))
     if not codes:
         return []
     return next_lines(f"gpudiag explain {codes[0]}", "gpudiag hang --json")
-
-
-def _codes(verdicts: Iterable[JobVerdict]) -> list[str]:
-    return [finding.code for verdict in verdicts for finding in verdict.findings]
 
 
 def _word(outcome: Outcome) -> str:

@@ -8,7 +8,8 @@ from gpudiag.model.codec import encode
 from gpudiag.model.device import Device, DeviceId, Snapshot
 from gpudiag.model.nearest import did_you_mean
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.reference.query_fields import ALIASES, FIELDS, OF_MACHINE, QueryField
+from gpudiag.reference.query_fields import FIELDS, OF_MACHINE, QueryField
+from gpudiag.reference.vocabulary import QUERY_ALIASES
 
 # nvidia-smi's words in a cell without a value; of the others gpudiag's own.
 _WORDS = {
@@ -39,7 +40,7 @@ def parse_query(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise UsageError("--query names no field", hint="gpudiag list --help-query lists them")
-    known = (*OF_MACHINE, *FIELDS, *ALIASES, *own_names())
+    known = (*OF_MACHINE, *FIELDS, *QUERY_ALIASES, *own_names())
     for name in names:
         if name not in known:
             near = did_you_mean(name, known, "; ")
@@ -62,7 +63,7 @@ def render_query(snapshot: Snapshot, names: Sequence[str], *, with_header: bool,
 def render_known_fields() -> str:
     """Every name, by group: the machine's, nvidia-smi's with the reading that it is, gpudiag's own."""
     other: dict[str, list[str]] = {}
-    for alias, name in ALIASES.items():
+    for alias, name in QUERY_ALIASES.items():
         other.setdefault(name, []).append(alias)
     lines = [
         "Of the machine, on each line:",
@@ -92,7 +93,7 @@ def _indented(names: Iterable[str]) -> list[str]:
 
 
 def _field(name: str) -> QueryField:
-    return FIELDS.get(ALIASES.get(name, name)) or QueryField(name, write=_plain)
+    return FIELDS.get(QUERY_ALIASES.get(name, name)) or QueryField(name, write=_plain)
 
 
 def _plain(value: object) -> str:

@@ -3,6 +3,7 @@
 They lie in `deploy/` and `docs/ci/`; a wheel has them below `gpudiag/shipped` (pyproject.toml).
 """
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,7 @@ def write_files(files: tuple[ShippedFile, ...], folder: Path) -> tuple[Path, ...
 
     Raises:
         UsageError: another file is in the way, or the folder cannot be written.
+        GpudiagError: the disk is full.
     """
     try:
         for file in files:
@@ -117,7 +119,8 @@ def write_files(files: tuple[ShippedFile, ...], folder: Path) -> tuple[Path, ...
         for file in files:
             _write(folder / file.path, file)
     except OSError as error:
-        raise UsageError(
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise (GpudiagError if is_full else UsageError)(
             f"cannot write to {error.filename or folder}: {error.strerror or error}",
             hint="name a folder that you can write to",
         ) from error

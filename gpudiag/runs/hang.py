@@ -271,7 +271,7 @@ def _look_again(
 
 
 def _with_c_functions(verdict: JobVerdict, limits: HangLimits, until: float | None = None) -> JobVerdict:
-    """The verdict with the C functions of ranks of which only processor time moves: do they wait for a GPU?"""
+    """The verdict with the C functions of ranks of which only processor time moves."""
     job = verdict.job
     state = job.state or JobState()
     if any(_NOT_READ in note for note in state.notes) or not _is_left(until, _STOP_SECONDS):
@@ -301,7 +301,7 @@ def _read_c_functions(rank: RankSeen, timeout_seconds: float) -> RankSeen | Miss
 
 
 def _with_native(verdict: JobVerdict, limits: HangLimits | None) -> JobVerdict:
-    """The verdict with the C functions of the ranks that are blamed; of the first rank where none is named."""
+    """The verdict with the C functions of the blamed ranks, or of the first."""
     blamed = {rank for one in verdict.findings for rank in ranks_of(one.subject)}
     pids = [rank.pid for rank in verdict.job.ranks if rank.rank in blamed]
     pids = pids or [rank.pid for rank in verdict.job.ranks[:1]]

@@ -73,7 +73,7 @@ def explain_meeting(verdict: JobVerdict) -> JobVerdict:
 
 
 def explain_machines(report: HangReport, parts: Sequence[HangReport]) -> HangReport:
-    """The report on several machines, with the causes that their looks found, and what comparing them shows."""
+    """The report on several machines, with the causes that looks and their comparison show."""
     found = [
         one for part in parts for verdict in part.jobs for one in verdict.findings if one.code in _CAUSES
     ]

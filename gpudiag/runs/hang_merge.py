@@ -31,7 +31,7 @@ def read_hang_sources(paths: Iterable[str]) -> list[ReportSource] | None:
 def join_hang_sources(
     sources: Sequence[ReportSource], limits: HangLimits | None = None, *, is_whole: bool = False
 ) -> HangReport:
-    """One report of many machines' looks; a document that is missing or unreadable is ERROR, and the rest is judged.
+    """One report of many machines' looks; a missing or unreadable document is ERROR.
 
     `is_whole`: every machine of the job is among them, so that a rank that is on none is gone.
     """

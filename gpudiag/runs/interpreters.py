@@ -40,7 +40,7 @@ _HOROVOD = "import horovod.torch as hvd; print(int(bool(hvd.cuda_built())))"
 
 
 def find_interpreter(python: str, named: str) -> str:
-    """The path of an interpreter, given by path or name; `named`: the flag. Raises UsageError: none that runs."""
+    """The path of an interpreter, by path or name; `named`: the flag. Raises UsageError: none runs."""
     found = which(python)
     if found is None:
         raise UsageError(f"{named} is not there, or cannot be run", hint=_interpreter_hint(python))
@@ -53,7 +53,7 @@ def _interpreter_hint(python: str) -> str:
 
 
 def absent_modules(modules: Sequence[str], python: str | None = None) -> tuple[str, ...]:
-    """Those of `modules` that the interpreter (default: this one) cannot import. Raises UsageError: it fails."""
+    """Those of `modules` that the interpreter (default: ours) cannot import. Raises UsageError: it fails."""
     if python is None:
         return tuple(name for name in modules if importlib.util.find_spec(name) is None)
     return _ask(python, tuple(modules))
@@ -77,7 +77,7 @@ def _ask(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def require_torch(command: str, python: str | None = None) -> None:
-    """Return if the interpreter (default: this one) has torch, without importing it. Raises UsageError: not."""
+    """Return if the interpreter (default: ours) has torch, without importing it. Raises UsageError."""
     if not absent_modules(("torch",), python):
         return
     if python is None:
@@ -110,7 +110,7 @@ def lack_on_gpus(framework: str, python: str | None) -> Lack | None:
 
 
 def lack_on_cpu(strategy: str, python: str | None) -> Lack | None:
-    """Why that strategy cannot train on the CPU here, in its ranks' interpreter; None if no reason is known."""
+    """Why that strategy cannot train on the CPU in its ranks' interpreter; None if unknown."""
     if strategy != "fsdp2":
         return None
     version = _version_of_torch(python or sys.executable)

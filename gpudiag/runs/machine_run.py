@@ -130,7 +130,7 @@ class MachineRun(ABC):
     def _to_judge(
         self, first: Snapshot, measures: Measures, history: Reading[History]
     ) -> tuple[Context, tuple[Check, ...]]:
-        """All that checks may see, and the checks; after another look at the machine, where that is needed."""
+        """All that checks may see, and the checks; after another look at the machine, if needed."""
 
     def _is_good(self, report: Report) -> bool:
         """Whether later runs are compared with the machine as it is now."""

@@ -37,7 +37,7 @@ _ON_KUBERNETES = (Launcher.KUBEFLOW, Launcher.INDEXED_JOB)
 
 
 def node_name(variables: Mapping[str, str]) -> str:
-    """This machine as its launcher calls it: Slurm's node, the NODE_NAME of a pod's manifest, else the host's name."""
+    """This machine's name by its launcher: Slurm's node, NODE_NAME of a pod, else the host's."""
     return variables.get("SLURMD_NODENAME") or variables.get("NODE_NAME") or socket.gethostname()
 
 
@@ -74,7 +74,7 @@ _RECEIVED_SECONDS = 2.0  # for the others to receive the verdict before rank 0 e
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What every process does to its machine: a command's name, and how long the processes wait for each other."""
+    """What every process does to its machine: a command's name, and how long they wait for each other."""
 
     name: str
     # Rank 0 for the other machines once it has its own report: all began at about the same time.

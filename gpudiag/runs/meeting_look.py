@@ -23,7 +23,7 @@ _NAMESPACES = ("net", "uts", "mnt")  # the last changes which files are seen
 
 @dataclass(frozen=True, slots=True)
 class MeetingLook:
-    """What a process has and finds where it runs: addresses that its ranks publish, what keeps it from rank 0."""
+    """What a process finds where it runs: addresses that its ranks publish, the way to rank 0."""
 
     addresses: HostAddresses | None
     reach: Reach | None
@@ -33,7 +33,7 @@ class MeetingLook:
 
 
 def look_at_meeting(pid: int, point: Address | None, *, elsewhere: bool) -> MeetingLook | None:
-    """What that process has and finds; None where it cannot be asked. `elsewhere`: rank 0 is on another host."""
+    """What that process has and finds; None if it cannot be asked. `elsewhere`: rank 0 is."""
     host, port = ("", 0) if point is None else point
     child = run_guarded("gpudiag.runs.meeting_look:stream_meeting", _SECONDS, pid, host, port, elsewhere)
     found = next((message for message in child.messages if message[0] == "meeting"), None)

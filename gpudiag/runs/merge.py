@@ -64,7 +64,7 @@ class _RunHead:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One machine and what its checks concluded; `of_ranks`: it is one machine's copy of what all ranks did."""
+    """One machine and what its checks concluded; `of_ranks`: its copy of what all ranks did."""
 
     machine: MachineVerdict
     results: tuple[CheckResult, ...]
@@ -276,7 +276,7 @@ def _sorted(groups: Iterable[FindingGroup]) -> tuple[FindingGroup, ...]:
 
 
 def _skewed(entries: list[_Entry]) -> Iterator[FindingGroup]:
-    """What has different versions on the machines, with those in the minority, or all where there is no majority."""
+    """What has different versions, with the machines in the minority, or all without a majority."""
     kind = VERSIONS_DIFFER
     for skew in judge_versions({entry.machine.name: entry.versions for entry in entries}):
         yield FindingGroup(
@@ -292,7 +292,7 @@ def _skewed(entries: list[_Entry]) -> Iterator[FindingGroup]:
 
 
 def _found(entry: _Entry, reported: set[tuple[str, Subject]]) -> Iterator[_Found]:
-    """Each fault of one machine as a group of its own; what another machine has `reported` of the same ranks, once."""
+    """Each fault of one machine as a group; what another has `reported` of the same ranks, once."""
     machines = (entry.machine.name,)
     for finding in entry.of_ranks:
         known = (finding.code, finding.subject)
@@ -352,7 +352,7 @@ def _joined(found: Sequence[_Found]) -> FindingGroup:
 
 
 def _with_gpus(remedy: str, found: Sequence[_Found]) -> str:
-    """The remedy with the GPUs for INDEX where they are the same ones on every machine; else followed by which they are."""
+    """The remedy with the GPUs for INDEX if alike on every machine; else followed by which."""
     if "INDEX" not in remedy:
         return remedy
     gpus: dict[tuple[str, ...], list[Subject]] = {}

@@ -78,7 +78,7 @@ class _WatchedJob:
         self.burst_until = now + seconds
 
     def still_seconds(self, now: float) -> dict[int, float]:
-        """For how long each rank's main thread has not gone to sleep, slept without waking, or only polled, by pid."""
+        """For how long each rank's main thread has not slept, not woken, or only polled, by pid."""
         return {one.pid: now - one.still_since for one in self.members.living if one.fine}
 
 
@@ -275,7 +275,7 @@ def _document(key: str, job: _WatchedJob, stall: Stall) -> dict[str, Any]:
 
 
 def watch_simulated(emit: Callable[[dict[str, Any]], None], commands: int) -> None:
-    """Watch the jobs of a simulated machine until the descriptor of commands is closed: each that is there stands still."""
+    """Watch a simulated machine's jobs, which stand still, until the descriptor of commands is closed."""
     known: dict[str, Job] | None = None
     while True:
         jobs = {job.name: job for job in read_simulated_jobs() or ()}
@@ -294,7 +294,7 @@ def watch_simulated(emit: Callable[[dict[str, Any]], None], commands: int) -> No
 
 
 def _stall_of_recorded(key: str, job: Job) -> dict[str, Any]:
-    """As `_document`, of a recorded job: the finding is the judge's, and the job stood for as long as its looks show."""
+    """As `_document`, of a recorded job, which stood for as long as its looks show."""
     findings = judge_job(job).findings
     mains = (rank.last.main for rank in job.ranks)
     still = [value_or(main.last_ran_seconds_ago, 0.0) for main in mains if main is not None]

@@ -56,7 +56,7 @@ class GpuFitness:
 
     @property
     def is_held(self) -> bool:
-        """Whether something has its memory: a process, or what NVML counts; else it is unknown why torch has little."""
+        """Whether a process, or what NVML counts, has its memory; else it is unknown."""
         has_process = not isinstance(self.device.processes, Missing) and bool(self.device.processes)
         return has_process or _nvml_agrees(self.device, _CONNECTION_BYTES)
 
@@ -137,7 +137,7 @@ def free_bytes(device: Device, view: DeviceView | None) -> Reading[int]:
 
 
 def _why_no_memory(device: Device, view: DeviceView | None, holders: str) -> str | None:
-    """Why no rank has room on that GPU, which is in use then and not broken; None if one has, or it is not known."""
+    """Why no rank has room on that GPU, in use and not broken; None if one has, or unknown."""
     free = free_bytes(device, view)
     # Until a context starts, its own memory is free too.
     needed = _CONNECTION_BYTES if view is not None and _starts(view) else _CONNECTION_BYTES + _CONTEXT_BYTES
@@ -153,7 +153,7 @@ def _why_no_memory(device: Device, view: DeviceView | None, holders: str) -> str
 
 
 def _nvml_agrees(device: Device, needed: int) -> bool:
-    """Whether NVML too shows that a GPU lacks the memory, or shows nothing; of a MIG instance it is not asked."""
+    """Whether NVML too shows that a GPU lacks the memory, or nothing; not asked of MIG instances."""
     free = device.memory_free_bytes
     return isinstance(free, Missing) or free < needed or device.mig_mode == "enabled"
 
@@ -523,7 +523,7 @@ def _largest_for(usable: Sequence[GpuFitness], wanted: RanksWanted, ranks: int) 
 
 
 def _with_memory(usable: Sequence[GpuFitness], ranks: int | None) -> list[GpuFitness]:
-    """Those of the GPUs with room for a rank, or `ranks` of them. Raises SourceFailedError: too few, and why."""
+    """Those of the GPUs with room for a rank, or `ranks` of them. Raises SourceFailedError: too few."""
     able = [gpu for gpu in usable if gpu.lacks_memory is None]
     if len(able) >= (len(usable) if ranks is None else min(ranks, len(usable))):
         return able

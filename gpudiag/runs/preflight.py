@@ -73,7 +73,7 @@ class Preflight(MachineRun):
         self._noted.give_up()
 
     def remember(self) -> str:
-        """Store the run, and note the GPUs of a good one; return a warning for the user, empty if all is well."""
+        """Store the run, and note the GPUs of a good one; return a warning, empty if all is well."""
         report = self._report
         if report is None or not self._is_good(report):
             return super().remember()
@@ -89,7 +89,7 @@ class Preflight(MachineRun):
     def _lacks(self) -> str:
         left_out = sum(wants((check,), *_OF_HISTORY) for check in self._checks)
         count = "1 check has" if left_out == 1 else f"{left_out} checks have"
-        return f": {count} nothing to compare with"
+        return f": {count} nothing to compare with" if left_out else ""
 
     def _to_judge(
         self, first: Snapshot, measures: Measures, history: Reading[History]

@@ -97,7 +97,7 @@ def measure_operations(
     servers: ForkServers | None = None,
     on_views: ViewListener | None = None,
 ) -> CollectiveMeasurement:
-    """Every collective, verified, up to the size at which its speed no longer grows with it, on ranks that a server forks.
+    """Every collective, verified, up to the size of its plateau, on ranks that a server forks.
 
     Raises:
         UsageError: torch is not installed for that interpreter.

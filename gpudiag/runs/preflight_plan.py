@@ -17,7 +17,7 @@ MAX_BYTES = 64 * 1024**2
 
 
 def read_expected_machine(path: Path) -> Snapshot:
-    """The snapshot that `gpudiag preflight --json` or `list --json` wrote. Raises UsageError: there is none."""
+    """The snapshot that `preflight --json` or `list --json` wrote. Raises UsageError: none."""
     hint = "make one on a good machine: gpudiag preflight --report json=FILE"
     try:
         with path.open("rb") as file:

@@ -132,7 +132,7 @@ def _without_users(device: Device) -> Device:
 
 
 def receipt_paths(path: Path) -> tuple[Path, Path]:
-    """The two files of a receipt of that name: the document and the page; the name may have the ending of either."""
+    """The two files of a receipt of that name, document and page; either ending may stand in it."""
     stem = path.with_suffix("") if path.suffix in (".json", ".html") else path
     return stem.with_name(f"{stem.name}.json"), stem.with_name(f"{stem.name}.html")
 
@@ -192,7 +192,7 @@ def _signature_of(file: Path) -> Path:
 
 
 def sign(data: bytes, key: Path) -> str:
-    """The signature of `data` by that key, private, or public with ssh-agent. Raises GpudiagError: none came."""
+    """The signature of `data` by that key, private, or public with ssh-agent. Raises GpudiagError."""
     words = ("-Y", "sign", "-n", NAMESPACE, "-f", str(key))
     status, out, error = _run(words, data, _SIGN_SECONDS)
     if status != 0 or not out.startswith("-----BEGIN SSH SIGNATURE-----"):
@@ -234,7 +234,7 @@ def _run(words: Iterable[str], data: bytes, seconds: float) -> tuple[int, str, s
 
 
 def read_receipt(path: Path) -> tuple[Sealed, Receipt]:
-    """The file of a receipt, document or page, and its content. Raises UsageError: it is none, or unreadable."""
+    """The file of a receipt, document or page, and its content. Raises UsageError: there is none."""
     sealed = read_sealed(read_bytes(path))
     if sealed.schema != Receipt.SCHEMA:
         raise UnknownSchemaError(sealed.schema)

@@ -1,4 +1,4 @@
-"""A look from outside, as `gpudiag hang` does it, at a script's ranks that stand still, before they are killed.
+"""A look from outside, as `gpudiag hang`'s, at a script's ranks that stand still, before they are killed.
 
 A child does it while the agent goes on; where it fails or is late, the ranks' own reports stand.
 """

@@ -109,7 +109,7 @@ def show_output() -> Iterator[ScriptOutput]:
 
 
 def _write_while_read(chunk: bytes, over: threading.Event) -> bool:
-    """Whether all of the chunk was written to standard error; not where the run is over and nobody reads any more."""
+    """Whether all of the chunk was written to standard error; not after the run without a reader."""
     try:
         descriptor = sys.stderr.fileno()
     except (io.UnsupportedOperation, ValueError):  # it is no file: a test took its place

@@ -1,4 +1,4 @@
-"""The recipe of `gpudiag topo`: look at the machine, judge its links and places, add what was measured before."""
+"""The recipe of `gpudiag topo`: look at the machine, judge links and places, add earlier measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpudiag.store.state_folder import default_store, own_machine_key
 def see_topology(
     deadline_seconds: float, store: str | None, *, patient: bool, started: StartedProbes | None = None
 ) -> tuple[Topology, str]:
-    """The topology of this machine with its verdict; and why the history could not be read, empty where it was.
+    """The topology of this machine with its verdict; and why the history was not read, or empty.
 
     `patient`: a driver that has to attach GPUs first has more time than the deadline.
     """

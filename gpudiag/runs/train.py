@@ -1,4 +1,4 @@
-"""The recipe of `gpudiag train`: place the ranks, train under each strategy, compare with one process, judge."""
+"""The recipe of `gpudiag train`: place the ranks, train by each strategy, compare with one process."""
 
 import os
 import platform
@@ -271,7 +271,7 @@ class _Place:
         return self.pythons.get(facts.framework, self.pythons.get(""))
 
     def server_for(self, facts: StrategyFacts, *, more: bool) -> ForkServer | None:
-        """What forks the template of a strategy's ranks; None where it imports for itself. `more`: others follow."""
+        """What forks the template of a strategy's ranks; None: it imports itself. `more`: others follow."""
         if self.servers is None or facts.name == "mirrored":  # the ranks of that one are without torch
             return None
         return self.servers.server(self.python_for(facts), start=more)
@@ -320,7 +320,7 @@ def run_training(
 
 
 def _run_strategies(plan: TrainingPlan, place: _Place, *, reporter: bool) -> TrainingRun:
-    """The result of every strategy, on ranks of its own; `reporter`: this process gets events as they happen."""
+    """The result of every strategy, each on its ranks; `reporter`: this process gets events."""
     environment, placement, emitter = place.environment, place.placement, place.emitter
     unmet = why_unmet(placement, one_machine=environment is None or environment.on_one_machine)
     if unmet is not None:

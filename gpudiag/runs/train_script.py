@@ -321,7 +321,7 @@ def _moving(run: RankRun, watch: ScriptWatch, script: str) -> dict[int, OwnLook]
 
 
 def moving_at(rank: int, stack: Sequence[str] = (), script: str = "") -> OwnLook:
-    """The look of a rank whose code moves; `stack` has `FILE:LINE in FUNCTION`, innermost first, or nothing."""
+    """The look of a rank whose code moves; `stack`: `FILE:LINE in FUNCTION`, innermost first, or none."""
     parts = (re.fullmatch(r"(.*):(\d+) in (.*)", words) for words in stack)
     frames = tuple(Frame(part[1], part[3], int(part[2])) for part in parts if part is not None)
     main = ThreadLook(rank, "", "R", 0.0, frames=script_frames(frames, script))

@@ -104,7 +104,7 @@ class NvmlPicture:
         return starting or bool(self.late(now))
 
     def _may_be_attaching(self, index: int, call: str, seconds: float) -> bool:
-        """Whether the driver may still be attaching a late GPU, one after the other; not where others came at once.
+        """Whether the driver may still attach a late GPU, one after the other; not if others came at once.
 
         A GPU that hung stays so when a fresh child asks for its handle.
         """
@@ -256,7 +256,7 @@ class NvmlPicture:
         return changed or self.late(now).keys() != late_before
 
     def _note_pace(self, message: Mapping[str, Any]) -> None:
-        """Note whether this tick was missed, and after several in a row that the sampler is slow, or well again."""
+        """Note whether this tick was missed, and after several that the sampler is slow, or well."""
         interval, waited = message["interval"], message["waited"]
         calls = [(call, seconds) for call, seconds, _ in message["late"].values()]
         is_late = any(seconds - waited > _PATIENCE_SECONDS for _, seconds in calls)

@@ -26,7 +26,7 @@ _IN_A_POD = "KUBERNETES_SERVICE_HOST"  # set in every container by the kubelet
 
 
 class PodWatch(SingleChild):
-    """The kubelet's account of the GPUs; `pods` is None without one, and `warning` has the reason if wanted."""
+    """The kubelet's account of the GPUs; `pods`: None without one, `warning`: the reason if wanted."""
 
     def __init__(self, path: str | None, environment: Mapping[str, str]) -> None:
         """Watch the kubelet behind that socket once `look` is called; without a path, none."""

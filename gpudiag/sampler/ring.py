@@ -1,4 +1,4 @@
-"""The last hour at 1 s and the last day at 10 s, of up to 32 GPUs, in plain arrays: 49 kB for each series that a GPU has.
+"""The last hour at 1 s and the last day at 10 s, of up to 32 GPUs, in plain arrays: 49 kB a series.
 
 In an array NaN stands for "no reading"; readers get None for it.
 """
@@ -239,7 +239,7 @@ def read_window(ring: DeviceRing, name: str, window: Window) -> tuple[float | No
 
 
 def spacing_seconds(ring: DeviceRing, window: Window) -> float:
-    """How far apart nine in ten samples of that range are at most; the tier's step where there are not two."""
+    """How far apart nine in ten samples of that range are at most; else the tier's step."""
     last = window.first_slot + window.count * window.width - 1
     columns = (ring.slots(window.tier, place, window.first_slot, last) for place in range(len(NAMES)))
     values = next((column for column in columns if any(value == value for value in column)), ())

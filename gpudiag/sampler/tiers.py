@@ -78,7 +78,7 @@ class Pace:
         return min(max(SLOW_SECONDS, self._seconds.get(True, 0.0) / left), SLOWEST_SECONDS)
 
     def note_tick(self, began: float, processor_seconds: float, *, slow: bool, prompt: bool = False) -> None:
-        """Note what a tick took that began then; the first slow one reads the fixed readings too, and counts little."""
+        """Note what a tick took that began then; a slow first one reads the fixed readings too."""
         if slow or prompt:
             self._prompt_at = began
         if slow:
@@ -94,7 +94,7 @@ class Pace:
 
 
 class WatchedAsk(Ask):
-    """An Ask for hours: it notices when the driver has gone (`gone` is the NVML code), and does not repeat in vain.
+    """An Ask for hours: it notices that the driver has gone (`gone`), and repeats nothing in vain.
 
     What the GPU or the driver does not have is asked again after `FIXED_SECONDS`. `longest` is the longest
     call since it was last set to none, and its seconds.
@@ -130,7 +130,7 @@ class WatchedAsk(Ask):
                 self.longest = (name, seconds)
 
     def read_fields(self, field_ids: Iterable[int]) -> None:
-        """Ask for many fields in one call, without those that the GPU did not have a moment ago; `field` answers from it.
+        """Ask for many fields in one call, without those just absent; `field` answers from it.
 
         Raises:
             pynvml.NVMLError: the driver refuses the batch, as some do for one field that they do not know.
@@ -181,7 +181,7 @@ class ProcessFacts:
         ] = {}  # by pid: when it was looked at, processor seconds by then
 
     def describe(self, ask: Ask, sheet: DeviceSheet) -> dict[int, dict[str, Any]]:
-        """What /proc and the driver show of each process in the sheet, by pid; a stuck one may block it forever."""
+        """What /proc and the driver show of each process in the sheet, by pid; one may block it."""
         described, known, now = {}, {}, monotonic()
         pids = dict.fromkeys(process["pid"] for process in sheet.values.get("processes", ()))
         shares = _shares(ask) if pids else {}
@@ -205,7 +205,7 @@ class ProcessFacts:
         return described
 
     def _moving(self, pid: int, stat: Stat, now: float) -> dict[str, Any]:
-        """What changes while a process runs: state, memory, and its share of a processor since the last look."""
+        """What changes while a process runs: state, memory, and its processor share since the last look."""
         sheet = Sheet()
         sheet.values["state"] = stat.state
         sheet.read("resident_bytes", lambda: stat.resident_bytes)
@@ -226,7 +226,7 @@ _NO_WORK = (SUCCESS, 6)  # of nvmlReturn_t, 6 not found: no process has used an 
 
 
 def _shares(ask: Ask) -> dict[int, int] | tuple[str, str]:
-    """Each process's share of the SMs in per cent, by pid; or the reason why the driver gives none, and its words."""
+    """Each process's share of the SMs in per cent, by pid; or the driver's reason for none."""
     try:
         shares = shares_of_processes(ask, int((time() - _SHARES_SECONDS) * 1e6))
     except Exception as error:  # noqa: BLE001 - reason_of judges it

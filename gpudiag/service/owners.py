@@ -22,7 +22,9 @@ _SHARES = ("::", "/vgpu")
 
 def find_owners(snapshot: Snapshot, given: PodDevices | None) -> dict[str, GpuOwners]:
     """Who has each GPU, by the GPU's UUID; a GPU that nobody is known to have is left out."""
-    by_uuid = {str(device.id.uuid): device for device in snapshot.devices if _is_known(device)}
+    by_uuid = {
+        str(device.id.uuid): device for device in snapshot.devices if not isinstance(device.id.uuid, Missing)
+    }
     pods = _pods_of(by_uuid, given)
     offered = _offered(by_uuid, given)
     found = {}
@@ -46,10 +48,6 @@ def add_owners(live: Live, owners: Mapping[str, GpuOwners]) -> Live:
         whose = owners.get(str(value_or(row.id.uuid, "")), NOBODY)
         rows.append(replace(row, pods=whose.pods, slurm_jobs=whose.jobs))
     return replace(live, devices=tuple(rows))
-
-
-def _is_known(device: Device) -> bool:
-    return not isinstance(device.id.uuid, Missing)
 
 
 def _pods_of(by_uuid: Mapping[str, Device], given: PodDevices | None) -> dict[str, set[PodUse]]:

@@ -44,7 +44,7 @@ def load_scenario(spec: str, *, now: datetime | None = None) -> Scenario:
 
 
 def load_story(spec: str, *, now: datetime | None = None) -> Story | None:
-    """What happens on the machine that `spec` names, as `[[story]]` of its file describes it; None where nothing does.
+    """What happens on the machine that `spec` names, by its file's `[[story]]`; None for nothing.
 
     Raises:
         UsageError: as in `load_scenario`, or a chapter that is not complete.
@@ -83,7 +83,7 @@ def _as_written(machine: "_Machine", chapter: "_WrittenChapter", spec: str) -> C
 
 @dataclass(frozen=True, slots=True)
 class _WrittenChapter:
-    """A `[[story]]` as it is written: `faults` are those of that time, beside the file's own, `kernel_log` what it logs."""
+    """A `[[story]]` as written: `faults` beside the file's own, `kernel_log` what it logs."""
 
     title: str
     seconds: float

@@ -292,7 +292,7 @@ def stories() -> tuple[str, ...]:
 
 
 def read_layers(source: str | Path) -> list[Layer]:
-    """The file of a base machine or a story (by name) or of a user (by path) and all it builds on, lowest first.
+    """The file of a machine or story (by name or path) and all it builds on, lowest first.
 
     Raises:
         UsageError: no such machine or file, not TOML, an unknown key, or bases that form a loop.

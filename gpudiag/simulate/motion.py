@@ -57,7 +57,7 @@ _GRADUAL = (
 
 
 def approach(before: Scenario, after: Scenario, share: float) -> Scenario:
-    """The machine of before, with that share of the way to the readings of after; GPUs are recognised by UUID."""
+    """The machine of before, that share of the way to the readings of after; GPUs by UUID."""
     later = {gpu.readings.get("uuid"): gpu.readings for gpu in after.gpus}
     gpus = tuple(
         replace(gpu, readings={**gpu.readings, **_between(gpu.readings, later[gpu.readings["uuid"]], share)})

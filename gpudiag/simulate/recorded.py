@@ -293,7 +293,7 @@ def _function(device: PciDevice) -> PciFunction:
 
 
 def _places(machine: Machine) -> tuple[PciPlace, ...]:
-    """The places on the PCI bus, which a report has and a listing has not: RDMA cards first, in the order of their names."""
+    """The places on the PCI bus, which a report has and no listing: RDMA cards first, by name."""
     state = machine.state
     found = () if isinstance(state, Missing) else value_or(state.pci_places, ())
     order = list(_rdma_rates(machine))

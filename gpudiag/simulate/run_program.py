@@ -118,7 +118,7 @@ def _prepare_child(parent_pid: int, blocked_before: set[signal.Signals]) -> None
 
 
 class _Motion:
-    """Goes on with the machine once a second while the program runs: its story, and the readings of busy GPUs."""
+    """Goes on with the machine once a second while the program runs: story, busy GPUs' readings."""
 
     def __init__(
         self, session: Session, machine: Scenario | Story, announce: Callable[[Chapter], None] | None

@@ -29,7 +29,7 @@ Stamp = tuple[tuple[int, int] | None, ...]  # of each file: its time of change i
 
 
 class StoreAside:
-    """One store; every call but `reap` blocks on it, and may come from any thread that lives as long as the service.
+    """One store; every call but `reap` blocks on it, from any thread that lives as long as the service.
 
     Raises:
         StoreError: it cannot be opened, read or written, or gives no answer.
@@ -98,7 +98,7 @@ class StoreAside:
         return answer["answer"]
 
     def _exchange(self, line: bytes) -> bytes | None:
-        """The line that answers; None where the process has ended. Raises StoreError: too late, and killed."""
+        """The line that answers; None where the process has ended. Raises StoreError: it is late."""
         if self._program is None or self._program.is_reaped():
             self._program = self._start()
         program, answer = self._program, bytearray()

@@ -1,4 +1,4 @@
-"""The child that reads the history and writes a run, started before all else, as loading the database is slow.
+"""The child that reads the history and writes a run, started first, as loading the database is slow.
 
 It is guarded: the store may hang. `history.py` talks to it.
 """

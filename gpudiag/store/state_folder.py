@@ -49,7 +49,7 @@ def own_machine_key() -> str:
 
 
 def await_disk(seconds: float, job: Callable[[], Result]) -> Result:
-    """What the job gives, in a thread that is left alone if the disk hangs. Raises OSError: failed, or late."""
+    """What the job gives, in a thread left alone if the disk hangs. Raises OSError: failed, late."""
     answers: Queue[Result | OSError] = Queue(1)
 
     def work() -> None:

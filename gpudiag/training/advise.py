@@ -57,7 +57,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is to be trained; `master_weights`: float32 beside 16-bit ones. Raises UsageError: none does that."""
+    """What is to be trained; `master_weights`: float32 beside 16-bit. Raises UsageError: none does so."""
 
     parameters: int
     dtype: str = DEFAULT_DTYPE

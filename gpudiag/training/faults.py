@@ -46,7 +46,7 @@ EXAMPLES = (
 
 
 def parse_training_fault(text: str, workers: int, steps: int) -> TrainingFault | Fault:
-    """The fault that `text` asks for, of the training or of a rank's process. Raises UsageError: it is none."""
+    """The fault that `text` asks for, of the training or a rank's process. Raises UsageError: none."""
     text = text.strip()
     match = _PATTERN.fullmatch(text)
     if match is None or match["kind"] not in _FORMS:

@@ -89,7 +89,7 @@ class PartsFinder:
     def of_step(
         self, found: Tensors, expected: Tensors, at: Tensors, used: Tensors, settings: tuple[str, ...] | None
     ) -> StepParts | None:
-        """The parts of this step's movement; None if the parameters that this rank keeps are right or not finite.
+        """The parts of this step's movement; None if the parameters that this rank keeps are right.
 
         `at`: the single process's parameters before the step; `used`: this rank's gradients after it;
         `settings`: those of its optimizer that are not the plan's.
@@ -129,7 +129,7 @@ class PartsFinder:
         )
 
     def _gradients_of_step(self, used: Tensors) -> tuple[float | None, float | None]:
-        """The step's gradients as a multiple of those after the backward pass, and what that leaves unexplained."""
+        """The step's gradients as a multiple of those after the backward pass, and the rest."""
         after_backward = self.own_part(self._found)
         names = [name for name in used if name in after_backward]
         if not names or any(used[name].shape != after_backward[name].shape for name in names):
@@ -139,7 +139,7 @@ class PartsFinder:
     def _momentum_kept(
         self, have: torch.Tensor, right: torch.Tensor, before: Tensors, names: Sequence[str], size: float
     ) -> tuple[float | None, float | None]:
-        """How much of SGD's momentum is in a movement, 1 where it is right, and what that leaves unexplained."""
+        """How much of SGD's momentum is in a movement, 1 where it is right, and the rest."""
         if any(name not in before for name in names):
             return None, None
         (scale, more), rest = _fit(have, [right, _flat(before, names)])
@@ -148,7 +148,7 @@ class PartsFinder:
     def _rest_of_gradient_before(
         self, error: torch.Tensor, names: Sequence[str], size: float
     ) -> float | None:
-        """What is left of a movement's error if the step took the gradients of the step before; None without one."""
+        """What is left of a movement's error with the step before's gradients; None without."""
         if any(name not in self._expected_before for name in names):
             return None
         now, before = self.own_part(self._expected), self.own_part(self._expected_before)

@@ -30,7 +30,7 @@ class ScriptJob:
 
 
 def run(context: RankContext) -> Mapping[str, Any]:
-    """The size of the process group that the script opened, 0 if none; whatever ends the script ends the rank."""
+    """The size of the process group that the script opened, 0 if none; its end is the rank's."""
     job = decode(ScriptJob, context.arguments)
     output = _Output(job)
     _export_meeting_point(job, context)

@@ -212,7 +212,7 @@ def _stacks(main: RawThread, script: str) -> dict[int, RawThread]:
 
 
 def _raw(frames: Sequence[FrameType], script: str) -> tuple[RawFrame, ...]:
-    """The frames as py-spy gives them: those of the library's call that the user's line makes, and then the user's."""
+    """The frames as py-spy gives them: those of the library's call, and then the user's."""
     shown = _shown(frames, script)
     users = [place for place, one in enumerate(shown) if is_users(one.f_code.co_filename, script)]
     first = users[0] if users else len(shown)
@@ -237,7 +237,7 @@ def _call_of(frames: Sequence[FrameType], script: str) -> Call:
 
 
 def _expression(frame: FrameType) -> str:
-    """The expression that the frame is executing, as its source line has it; Python 3.10 only knows the line."""
+    """The expression that the frame executes, in its source line; Python 3.10 has only the line."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno or 0)
     read_positions = getattr(frame.f_code, "co_positions", None)
     positions = list(read_positions()) if read_positions is not None else []

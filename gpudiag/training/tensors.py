@@ -36,7 +36,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def row_digests(tensor: torch.Tensor) -> list[int]:
-    """A number for each row along the first axis, which distinguishes rows as `digest` distinguishes tensors."""
+    """A number for each row along the first axis, which distinguishes rows as `digest` does."""
     rows = tensor.detach().contiguous().view(len(tensor), -1)
     bits = rows.view(_VIEWS[rows.element_size()]).to(torch.int64)
     places = torch.arange(1, bits.shape[1] + 1, dtype=torch.int64, device=bits.device)

@@ -237,7 +237,7 @@ class VerifiedTraining:
         )
 
     def _other_settings(self) -> tuple[str, ...] | None:
-        """The settings of the optimizer that are not those of the plan, in words; None where they cannot be read."""
+        """The settings of the optimizer that are not the plan's, in words; None if unreadable."""
         groups = getattr(self.strategy.optimizer, "param_groups", None)
         if not groups:
             return None

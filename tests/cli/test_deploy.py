@@ -1,5 +1,7 @@
 """`gpudiag deploy`: every file that a site needs, printed and written; tests/meta/test_wheel.py finds them in the wheel."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,13 @@ def test_files_are_written_with_their_rights_and_nothing_else_is_overwritten(tmp
 def test_wrong_input_is_one_sentence(words, said, capsys):
     assert main(["deploy", *words]) == ExitStatus.USAGE
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_full_disk_is_no_wrong_usage(tmp_path, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert main(["deploy", "slurm", "--output", str(tmp_path)]) == ExitStatus.ERROR
+    assert "No space left on device" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

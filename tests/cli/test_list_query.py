@@ -3,14 +3,15 @@
 import re
 import subprocess
 
-from gpudiag.reference.query_fields import ALIASES, FIELDS
+from gpudiag.reference.query_fields import FIELDS
+from gpudiag.reference.vocabulary import QUERY_ALIASES
 from gpudiag.simulate.nvidia_smi.fields import find_field
 from tests.cli.simulated import TIME_LIMIT_SECONDS, run_gpudiag, run_on, simulated_machine
 
 
 def test_a_query_answers_as_nvidia_smi_does():
     """Field by field, on machines that have different ones; the simulated nvidia-smi asks the library by itself."""
-    names = [name for name in (*FIELDS, *ALIASES) if find_field(name) is not None]
+    names = [name for name in (*FIELDS, *QUERY_ALIASES) if find_field(name) is not None]
     assert len(names) > 40
     for spec in ("h100x8+lost:3", "rtx4090x2", "h100-mig"):
         with simulated_machine(spec) as session:

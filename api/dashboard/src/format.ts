@@ -75,6 +75,7 @@ const REASONS: Record<string, string> = {
   timed_out: "no answer in time",
   attaching: "the driver starts it",
   not_asked: "not asked",
+  in_use: "others use it",
   error: "error",
 };
 

@@ -1,4 +1,4 @@
-"""What a collective should reach, for `nccl-test` and `judge`: published curves, else what links and cards carry."""
+"""What a collective should reach (`nccl-test`, `judge`): published curves, else what links carry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def expect_published(
     nodes: int = 1,
     algorithm: str = "",
 ) -> tuple[tuple[Curve, Opinion], ...]:
-    """An opinion for each published curve of such a run at that size, from the plateau on; none for mixed GPUs."""
+    """An opinion for each published curve of the run at that size, on its plateau; none for mixed GPUs."""
     found = []
     if len(models) != 1:
         return ()
@@ -67,7 +67,7 @@ def link_bound(model: str, board: Board) -> Bound:
 
 
 def host_bytes_per_second(board: Board) -> float:
-    """Bytes per second one way between a GPU and its host, without packet overhead; 0 if they share memory."""
+    """Bytes per second one way between a GPU and its host, before packet overhead; 0: one memory."""
     if board.pcie_generation:
         return pcie_bytes_per_second(board.pcie_generation, _PCIE_LANES)
     return board.host_gb_per_second * 1e9

@@ -51,7 +51,9 @@ def judge_copies(table: MeasuredTable) -> list[Finding]:
     """Findings for a table of copies."""
     subject = FileSubject(table.file, table.line)
     if not table.values:
-        return [NOT_A_MEASUREMENT.finding(subject, f"{table.operation}: the program printed no value")]
+        why = next((one.message for one in table.results), "the program printed no value")
+        remedy = "Check whether the GPUs have peer access: `gpudiag topo`." if kind_of(table) == PEER else ""
+        return [NOT_A_MEASUREMENT.finding(subject, f"{table.operation}: {why}", remedy=remedy)]
     if not table.complete:
         return [NOT_A_MEASUREMENT.finding(subject, f"{table.operation}: the matrix ends before its last row")]
     kind = kind_of(table)

@@ -18,8 +18,9 @@ from gpudiag.reference.expected_speeds import find_board, latency_limit
 from gpudiag.reference.speeds import speed_limits
 from gpudiag.units import KIB, format_rate, format_size
 
-GPU_MEMORY, SOFTWARE_DEVICE, SMALL_MTU, BOTH_DIRECTIONS = (
+GPU_MEMORY, HOST_MEMORY, SOFTWARE_DEVICE, SMALL_MTU, BOTH_DIRECTIONS = (
     "gpu_memory",
+    "host_memory",  # of one end, where the other one's is of a GPU
     "software_device",
     "small_mtu",
     "both_directions",
@@ -161,8 +162,13 @@ def judge_point_to_point(table: MeasuredTable) -> list[Finding]:
                 subject, message, remedy=f"Run it again with `{table.tool} -m 4194304:67108864`."
             )
         ]
-    best = max(table.values, key=lambda one: one.value)
-    summary = f"{table.operation}: {format_rate(best.value)} at {format_size(largest.size_bytes)}"
+    large = {
+        one: one.size_bytes
+        for one in table.values
+        if not isinstance(one.size_bytes, Missing) and one.size_bytes >= _LEAST_OSU_BYTES
+    }
+    best = max(large, key=lambda one: one.value)
+    summary = f"{table.operation}: {format_rate(best.value)} at {format_size(large[best])}"
     if not isinstance(setup.nics, Missing) and setup.nodes != 1:
         return [_judge_port(table, best)]
     if setup.nodes != 1 or isinstance(setup.gpu, Missing):
@@ -193,7 +199,15 @@ def judge_point_to_point(table: MeasuredTable) -> list[Finding]:
             )
         ]
     words = f"{summary} on {short_gpu(setup.gpu)}, {best.value / rate / ways:.0%} of {host_words(board)}"
-    if link_bound(setup.gpu, board).limit == "collective.links":
+    if HOST_MEMORY in table.remarks and best.value < limit.warn * rate * ways:
+        remedy = (
+            "Compare with a plain copy: `nvbandwidth -t host_to_device_memcpy_ce`. Where that is faster it is MPI's way of"
+            " copying: try `UCX_RNDV_SCHEME=get_zcopy` with UCX."
+        )
+        return [
+            SLOW.finding(subject, f"{words}; {limit.warn:.0%} and more is usual", evidence, remedy=remedy)
+        ]
+    if HOST_MEMORY not in table.remarks and link_bound(setup.gpu, board).limit == "collective.links":
         remedy = "Let MPI use the links: `UCX_TLS=rc,sm,cuda_copy,cuda_ipc` with UCX, and a large `UCX_RNDV_THRESH`."
         return [
             SLOW.finding(

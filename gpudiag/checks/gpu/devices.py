@@ -90,7 +90,7 @@ def gpu_started(context: Context) -> Judgement:
 
 
 def _starts_that_failed(log: Iterable[KernelEvent]) -> list[KernelEvent]:
-    """The lines about GPUs that the driver could not start; not cards that it ignores by design (legacy ones)."""
+    """The lines about GPUs that the driver could not start; not cards that it ignores (legacy ones)."""
     lines = list(log)
     ignored = {event.bus_id for event in lines if event.kind is KernelEventKind.GPU_IGNORED}
     return [

@@ -51,7 +51,7 @@ def describe_holders(device: Device, now: datetime, own: frozenset[int] = frozen
 
 
 def describe_beside(snapshot: Snapshot, devices: Iterable[Device], own: frozenset[int]) -> str:
-    """Which of the GPUs others compute on, and who; empty if nobody does. In a container by load and memory."""
+    """Which of the GPUs others compute on, and who; empty for none. In a container by load and memory."""
     beside = []
     for device in devices:
         signs = signs_of_use(device) if snapshot.machine.container is not None else []
@@ -74,7 +74,7 @@ def describe_holder(process: GpuProcess, now: datetime) -> str:
 
 
 def why_no_context(snapshot: Snapshot, device: Device) -> str | None:
-    """How little memory is left for a CUDA context, and who holds the rest; None if nobody does, or unknown."""
+    """How little memory is left for a CUDA context, and who has the rest; None if nobody, or unknown."""
     free, who = device.memory_free_bytes, describe_holders(device, snapshot.taken_at)
     if (
         isinstance(free, Missing)

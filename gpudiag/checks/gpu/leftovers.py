@@ -97,7 +97,7 @@ def memory_leftover(context: Context) -> Judgement:
 
 
 def _is_the_systems(snapshot: Snapshot) -> bool:
-    """Whether what is in use on coherent GPUs is at most what the system has on nodes without processors (sums)."""
+    """Whether what is in use on coherent GPUs is at most the system's on nodes without processors."""
     system = snapshot.machine.memory_only_nodes_used_bytes
     devices = [device for device in answering(snapshot) if is_coherent(device)]
     used = [
@@ -195,7 +195,7 @@ def _is_hidden(process: GpuProcess) -> bool:
 
 
 def _was_stuck(context: Context, process: GpuProcess) -> bool:
-    """Whether an earlier snapshot, long enough ago, has the same process in the same state: D may last a moment."""
+    """Whether a much earlier snapshot has the same process in the same state: D may last a moment."""
     earlier = context.earlier
     if isinstance(earlier, Missing):
         return False

@@ -246,7 +246,7 @@ def ecc_uncorrected(context: Context) -> Judgement:
     confirmed=f"nvidia-smi -q of A100, H100 and B200; {BOTH_GPUS}",
 )
 def ecc_sram(context: Context) -> Judgement:
-    """FAIL if the driver reports SRAM errors past its threshold, or their life count exceeds NVIDIA's policy."""
+    """FAIL if SRAM errors are past the driver's threshold, or their life count past NVIDIA's policy."""
     return judge_devices(
         context.snapshot, ("ecc_sram_threshold_exceeded",), _judge_sram, either=(("ecc_locations",),)
     )

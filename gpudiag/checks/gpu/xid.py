@@ -204,7 +204,7 @@ def xid_kernel_log(context: Context) -> Judgement:
     """A finding for each GPU and cause among the Xids of this boot."""
     log = context.snapshot.kernel_log
     events = collect_xids(context.snapshot, context.xid_events)
-    found = _judge_faults(context.snapshot, events, _of_earlier_runs(context, events))
+    found = judge_faults(context.snapshot, events, _of_earlier_runs(context, events))
     if not found and not traces_for(context):
         return does_not_apply(NO_TRACE)
     restated = tuple(_restated(context.snapshot, fault, finding) for fault, finding in found)
@@ -240,14 +240,7 @@ def _is_of_another_board(snapshot: Snapshot, event: KernelEvent) -> bool:
     return uuid is not None and not isinstance(uuid, Missing) and uuid != event.gpu_uuid
 
 
-def judge_xids(
-    snapshot: Snapshot, events: Iterable[KernelEvent], earlier: Iterable[KernelEvent] = ()
-) -> tuple[Finding, ...]:
-    """Findings about `events`, worst first; `earlier` are stored ones, which only count as repeats."""
-    return tuple(finding for _, finding in _judge_faults(snapshot, events, earlier))
-
-
-def _judge_faults(
+def judge_faults(
     snapshot: Snapshot, events: Iterable[KernelEvent], earlier: Iterable[KernelEvent]
 ) -> tuple[tuple[GpuFault, Finding], ...]:
     """Each fault with its finding, worst first, without those that are too old to matter."""

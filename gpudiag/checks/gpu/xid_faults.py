@@ -1,4 +1,4 @@
-"""Faults of GPUs among the Xids: the lines of one burst are judged together, so that each fault is named once."""
+"""Faults of GPUs among the Xids: lines of one burst are judged together, each fault named once."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -71,7 +71,7 @@ def find_device(snapshot: Snapshot, event: KernelEvent) -> Device | None:
 
 
 def entry_of(event: KernelEvent) -> Xid | None:
-    """The catalogue's entry for an event, of its cause if the line names one; without an Xid 79 (off the bus)."""
+    """The catalogue's entry for an event, or for the cause that its line names; off the bus: Xid 79."""
     code = _OFF_BUS_XID if event.kind is KernelEventKind.GPU_OFF_BUS else event.xid_code
     entry = None if code is None else xids().get(code)
     return cause_named_by(event, entry) or entry

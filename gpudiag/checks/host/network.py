@@ -52,7 +52,7 @@ _VIRTUAL = ("virbr", "br-", "veth", "cni", "flannel", "cali", "lxc", "lxdbr", "v
 
 
 def judge_interfaces(machine: Machine) -> Finding | None:
-    """The finding that gloo ranks here lack a loopback interface, else None; not where the list has none at all."""
+    """The finding that gloo ranks here lack a loopback interface, else None; not where none is listed."""
     interfaces = () if isinstance(machine.interfaces, Missing) else machine.interfaces
     loopback = next((interface for interface in interfaces if interface.loopback), None)
     if loopback is None or (loopback.up and loopback.addresses):

@@ -190,7 +190,7 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
 
 
 def _judge_sizes(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
-    """The finding for ranks in one call whose tensors differ (not a gather's own); a helper's call is one call."""
+    """The finding for ranks in one call (of one helper) whose tensors differ; a gather's own may."""
     positions = [one for group in groups for one in group.positions]
     calls = {(one.kind, one.call.operation, one.where, group_key(one)) for one in positions}
     seen = {one: _tensors(one) for one in positions}

@@ -19,7 +19,7 @@ def subject_of(group: Group, job: Job) -> Subject:
 
 
 def remedy_of(group: Group) -> str:
-    """What to do about ranks that wait, where that depends on what they wait for; empty where the kind is enough."""
+    """What to do about ranks that wait, by what they wait for; empty where the kind is enough."""
     main = group.head.seen.last.main
     awaited = main.awaited if main is not None else None
     if awaited is None or awaited.kind != "lock file":

@@ -53,14 +53,14 @@ def describe_use(seen: RankSeen) -> str:
 
 
 def gpu_works(seen: RankSeen) -> bool | None:
-    """Whether the GPU of a rank works, for no other process; None if unknown; not by its utilization alone."""
+    """Whether the GPU of a rank works, for no other process; None if unknown; utilization is no proof."""
     works = [_works(look) for look in seen.gpu_looks]
     known = [one for one in works if one is not None]
     return None if not known else all(known)
 
 
 def _works(look: GpuLook) -> bool | None:
-    if _is_known(look.processes) and look.processes != 1:
+    if not isinstance(look.processes, Missing) and look.processes != 1:
         return None
     signs = [
         _above(look.tensor_activity_percent, _WORK_ACTIVITY_PERCENT),
@@ -123,7 +123,3 @@ def _power_share(look: GpuLook) -> float | None:
 
 def _above(value: Reading[int] | Reading[float], limit: float) -> bool | None:
     return None if isinstance(value, Missing) else value >= limit
-
-
-def _is_known(value: Reading[int]) -> bool:
-    return not isinstance(value, Missing)

@@ -26,7 +26,7 @@ _DEFAULT_GROUP = "0"
 
 
 def judge_groups_made(waiters: Waiters) -> Finding | None:
-    """The finding for ranks that wait in making a process group that others do not make, or under another number.
+    """The finding for ranks in making a process group that others do not make, or not under its number.
 
     None where the others have not come there yet: then one that is ahead left out what they wait in.
     """
@@ -94,7 +94,7 @@ def _describe_rest(rest: Sequence[Position], making: Sequence[Position], waiters
 
 
 def _waits_for(one: Position, making: Sequence[Position], waiters: Waiters) -> list[int]:
-    """The ranks in the making of a group for which a rank waits in a smaller group of its own: it is a victim."""
+    """The ranks in the making of a group for which a rank waits in a smaller group, as a victim."""
     members = members_of(one, waiters.job)
     if not members or (isinstance(waiters.job.world_size, int) and len(members) >= waiters.job.world_size):
         return []
@@ -142,7 +142,7 @@ class _Numbered:
 
 
 def _numbered(one: Position) -> _Numbered | None:
-    """The process group that a rank calls or makes by its number; None where it has none, or it is not known."""
+    """The process group that a rank calls or makes, by its number; None for none, or if unknown."""
     if one.call.operation in _MAKES:
         values = next((dict(frame.variables) for frame in one.call.library if frame.function == _HELPER), {})
         name, size = values.get("group_name", "").strip("\"'"), values.get("group_size", "")

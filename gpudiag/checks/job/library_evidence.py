@@ -135,7 +135,7 @@ def _add(findings: list[Finding], difference: Difference, verdict: JobVerdict) -
 
 
 def _blames(finding: Finding, difference: Difference) -> bool:
-    """Whether a finding is about a rank that the difference blames; one that stands still for a moment counts too."""
+    """Whether a finding is about a rank that the difference blames, also if it stands still briefly."""
     if difference.is_within_group or (finding.code in _VAGUE and finding.code != kinds.NOT_YET.code):
         return False
     return not set(ranks_of(finding.subject)).isdisjoint(difference.ranks)

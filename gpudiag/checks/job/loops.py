@@ -75,7 +75,7 @@ def _loop_of(stacks: Sequence[Sequence[Frame]], depth: int) -> str:
 
 
 def _ends(loop: str, earlier: Frame, later: Frame) -> bool:
-    """Whether a loop's condition compares a clock, or a number of its function that moved between the looks."""
+    """Whether a loop's condition compares a clock, or a number of its function that moved."""
     match = _WHILE.match(loop)
     text = match[1] if match else ""
     if not re.search(r"[<>]|!=", text):

@@ -26,7 +26,7 @@ _BACKWARD_THREAD = "pt_autograd"  # torch's, one of each GPU, which sleeps betwe
 
 
 def moved(looks: Sequence[ProcessLook]) -> bool:
-    """Whether anything of a rank but its processor time moved between looks; True where there is one look alone."""
+    """Whether anything of a rank but its processor time moved; True where there is one look alone."""
     seen = [look for look in looks if look.main is not None]
     return len(seen) < 2 or any(_moved_between(one, other) for one, other in pairwise(seen))
 
@@ -104,6 +104,11 @@ def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str
 def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
     """Whether torch's backward thread ran and sleeps again."""
     return _ran(earlier, later, _BACKWARD_THREAD)
+
+
+def made_collectives(earlier: ProcessLook, later: ProcessLook) -> bool:
+    """Whether a collective of gloo began or ended between two looks, in whichever thread of the process."""
+    return _ran(earlier, later, _GLOO_THREAD)
 
 
 def _ran(earlier: ProcessLook, later: ProcessLook, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Two answers of NCCL's RAS, judged: who is behind, gone, silent or elsewhere in communicators that stand still.
+"""Two answers of NCCL's RAS, judged: who is behind, gone, silent or elsewhere where nothing moves.
 
 RAS counts launches, not completions: only what stands still between two answers and is lower is suspect. All
 equal is a hang of all, or other work, which stacks decide. It may call a job OK after its own timeout
@@ -280,7 +280,7 @@ def _many(operation: str, number: int) -> str:
 
 
 def _each_rank_once(differences: Sequence[Difference]) -> list[Difference]:
-    """The differences without those that name the same ranks for the same reason in a smaller communicator."""
+    """The differences, without a smaller communicator's for the same ranks and reason."""
     known: set[tuple[Apart, tuple[int, ...]]] = set()
     kept = []
     for one in differences:

@@ -61,7 +61,7 @@ def _describe_wait(agent: AgentSeen) -> str:
         return (
             f"torchrun (pid {agent.pid}) cannot reach {where} of {_nodes(agent)}: no connection to it is open"
         )
-    there = _joined(agent)
+    there = max(1, len(agent.agents_here)) + len(agent.nodes_elsewhere)
     lacks = agent.least_nodes - there
     if not agent.hosts_endpoint or lacks <= 0:
         return f"torchrun (pid {agent.pid}) waits in {where} for other nodes, of {_nodes(agent)}"
@@ -72,10 +72,6 @@ def _nodes(agent: AgentSeen) -> str:
     if agent.most_nodes != agent.least_nodes:
         return f"{agent.least_nodes} nodes at least ({agent.least_nodes} to {agent.most_nodes})"
     return f"{agent.least_nodes} nodes"
-
-
-def _joined(agent: AgentSeen) -> int:
-    return max(1, len(agent.agents_here)) + len(agent.nodes_elsewhere)
 
 
 def _describe_joined(agent: AgentSeen) -> str:

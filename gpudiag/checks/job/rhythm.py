@@ -51,7 +51,7 @@ def find_step_time(pulses: Mapping[int, Sequence[Pulse]]) -> Reading[StepTime]:
 
 
 def find_long_step_time(pulses: Mapping[int, Sequence[Pulse]]) -> Reading[StepTime]:
-    """The same for steps so long that a minute has too few of them, by pulses that lie a second or more apart."""
+    """The same for steps too long for a minute's pulses, by pulses a second or more apart."""
     length = min((len(series) for series in pulses.values()), default=0)
     if length < _READINGS_AT_LEAST:
         return Missing(MissingReason.NOT_ASKED, "the job has not been watched for long enough")
@@ -106,7 +106,7 @@ def find_meetings(recent: Sequence[Sequence[Pulse]]) -> list[float]:
 
 
 def asleep_share(before: Pulse, after: Pulse) -> float:
-    """The share of the time between two pulses that the thread was neither on a processor nor waiting for one."""
+    """The share of time between two pulses in which the thread neither ran nor waited to run."""
     passed = after.at_seconds - before.at_seconds
     if passed <= 0:
         return 0.0

@@ -285,7 +285,7 @@ def _where_else(facts: RunFacts) -> str:
 
 
 def _describe_nan(root: RankRecord, error: str, facts: RunFacts) -> str:
-    """That torch's look for NaN ended the rank, where it was switched on; certain where the output shows it."""
+    """That torch's look for NaN ended the rank, where it was on; certain if the output shows it."""
     stopped = "device-side assert" in error or "NaN" in error or root.signal == "SIGABRT"
     if not facts.nan_check or not (stopped or facts.found_nan):
         return ""
@@ -399,7 +399,7 @@ def outcome_of_run(facts: RunFacts, findings: Sequence[Finding]) -> Outcome:
 
 
 def starts_elsewhere(command: Iterable[str]) -> str:
-    """The command's word that starts ranks on other machines, in containers or by a service; empty for none."""
+    """The command's word that starts ranks on other machines, in containers, by a service; or empty."""
     names = (word.rpartition("/")[2] for word in command)
     return next((name for name in names if name in _STARTS_ELSEWHERE), "")
 

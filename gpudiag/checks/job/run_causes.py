@@ -33,7 +33,7 @@ def find_first_failure(ranks: Iterable[RankRecord]) -> RankRecord | None:
 
 
 def is_echo(record: RankRecord) -> bool:
-    """Whether a rank failed because another was gone or did not come: by its error, or ended by its launcher."""
+    """Whether a rank failed because another was gone or did not come, or its launcher ended it."""
     if record.error:
         return _ECHO.search(record.error) is not None
     if record.signal == "SIGABRT":  # NCCL's watchdog ends so a rank that waits
@@ -54,7 +54,7 @@ def find_leaver(root: RankRecord, ranks: Sequence[RankRecord]) -> RankRecord | N
 
 
 def find_absent(root: RankRecord, ranks: Sequence[RankRecord]) -> tuple[RankRecord, ...]:
-    """The ranks that were last seen elsewhere, where the one that failed first had given up its wait for others."""
+    """The ranks that were last seen elsewhere, where the first to fail had given up its wait."""
     if not is_echo(root) or root.signal == "SIGTERM":
         return ()
     if root.signal != "SIGABRT" and not _GAVE_UP.search(root.error or ""):

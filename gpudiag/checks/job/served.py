@@ -54,7 +54,7 @@ class Served:
 
 
 def mark_work_waits(positions: Sequence[Position], job: Job) -> tuple[Position, ...]:
-    """The positions, those that wait for work from a server as such; one with a child or thread of its own not."""
+    """The positions, with waits for a server's work as such; not those for an own child or thread."""
     if not job.servers:
         return tuple(positions)
     waiting = [one for one in positions if _may_wait_for_work(one)]
@@ -77,7 +77,7 @@ def _may_wait_for_work(one: Position) -> bool:
 
 
 def _is_in_a_queue(frames: Sequence[Frame]) -> bool:
-    """Whether the innermost frame beyond Python's own waits for a message: ZMQ, vLLM's ring, Ray's actor loop."""
+    """Whether the innermost frame beyond Python's waits for a message: ZMQ, vLLM's ring, Ray's loop."""
     for frame in frames:
         if find_wait([(frame.file, frame.function.rpartition(".")[2])], at.QUEUE) is not None:
             return True
@@ -87,7 +87,7 @@ def _is_in_a_queue(frames: Sequence[Frame]) -> bool:
 
 
 def _looks_in_a_loop(one: Position) -> bool:
-    """Whether all looks found a rank in a loop in which nothing moves or is read: it looks for something to come.
+    """Whether all looks found a rank in a loop in which nothing moves or is read: it looks for work.
 
     One that sleeps for longer waits for something else: no request may wait.
     """
@@ -176,7 +176,7 @@ def _judge_idle(
 
 
 def _judge_server(job: Job, one: Position, work: Sequence[Position], limits: HangLimits) -> Finding | None:
-    """The finding for a server that is held, or stands still at its own file or request, with all ranks ready."""
+    """The finding for a server that is held, or stands still by itself, with all ranks ready."""
     main = one.seen.last.main
     on_file = one.call.own is not None and main is not None and main.syscall in at.FILE_LOCKS
     held = one.kind in (at.STOPPED, at.DEBUGGER)

@@ -86,7 +86,7 @@ def _find_calls(position: Position) -> list[ThreadCall]:
 
 
 def _stood_seconds(thread: ThreadLook, looks: Sequence[ProcessLook]) -> float | None:
-    """For how long a thread has stood where it is, at least; None where its stack was another one in some look."""
+    """For how long a thread has stood where it is, at least; None if some look differs."""
     for look in looks:
         earlier = next((one for one in look.threads if one.tid == thread.tid), None)
         if earlier is None or shape_of(earlier.frames) != shape_of(thread.frames):
@@ -103,7 +103,7 @@ def _began(thread: ThreadLook) -> tuple[str, str]:
 
 
 def _group_of(call: Call) -> GroupSeen | None:
-    """The process group of a call; None where it is not known, as of a backward pass in which DDP shares gradients."""
+    """The process group of a call; None if unknown, as in a backward pass with DDP's gradients."""
     group = call.frame.group if call.frame is not None else None
     return group if group is not None and group.name else None
 
@@ -194,7 +194,7 @@ def _wait(calls: Sequence[ThreadCall]) -> str:
 
 
 def _name_call(call: ThreadCall) -> str:
-    """`the all_reduce (job.py:27 in main)`, `the gather_object (started by async_save at job.py:14 in Keeper.save)`."""
+    """`the all_reduce (job.py:27 in main)`, `the gather_object (started by async_save at job.py:14)`."""
     started = "" if call.call.own is not None or not call.thread.started_by else "started by "
     return f"the {call.call.operation}" + (f" ({started}{call.where})" if call.where else "")
 

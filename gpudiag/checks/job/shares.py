@@ -122,7 +122,7 @@ def find_slow_ranks(
 
 
 def find_odd_sleepers(channels: Mapping[int, Sequence[str]]) -> tuple[int, ...]:
-    """The ranks that sleep in other functions of the kernel (`channels`) than the rest: worth a look, no fault.
+    """The ranks that sleep in other functions of the kernel (`channels`) than the rest: worth a look.
 
     gloo's collective waits for a lock (futex), `time.sleep` and a file for a timer or a disk.
     """
@@ -143,7 +143,7 @@ def find_odd_sleepers(channels: Mapping[int, Sequence[str]]) -> tuple[int, ...]:
 def describe_late_rank(
     rank: int, pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]]
 ) -> SlowRank | None:
-    """What a rank does that is known to come late; None where it, or who it is compared with, was not watched."""
+    """What a rank does that is known to come late; None where it, or the others, were not watched."""
     whole = {share.rank: share for share in measure_shares(pulses, glances)}
     return _describe(rank, whole, 0, glances.get(rank, ())) if rank in whole and len(whole) > 1 else None
 
@@ -176,7 +176,7 @@ def _asleep_for_ranks(glances: Sequence[Glance]) -> float:
 
 
 def _chance(rank: int, whole: Mapping[int, RankShare], glances: Mapping[int, Sequence[Glance]]) -> float:
-    """The standard error of how much less a rank waits than the others, as far as glances show what each waits for."""
+    """The standard error of how much less a rank waits than the others, by the glances."""
     errors = {other: _error_of(share, glances.get(other, ())) for other, share in whole.items()}
     own = errors.pop(rank)
     return math.hypot(own, math.hypot(*errors.values()) / len(errors))
@@ -196,7 +196,7 @@ def _error_of(share: RankShare, glances: Sequence[Glance]) -> float:
 
 
 def _spinning_share(glances: Sequence[Glance]) -> float:
-    """The share of its time on a processor in which a rank waits: for a collective, or for a GPU that may be in one."""
+    """The share of its processor time in which a rank waits for a collective, or a GPU in one."""
     at_work = _asleep(glances, asleep=False)
     waits = sum(glance.awaited in FOR_OTHERS for glance in at_work)
     return waits / len(at_work) if waits >= _SEEN_AT_LEAST else 0.0
@@ -208,7 +208,7 @@ def _is_own(glance: Glance) -> bool:
 
 
 def _own_place(glances: Sequence[Glance]) -> str:
-    """The line of late in the function that the rank was seen in most often while it did not wait for ranks."""
+    """The line of late in the function where the rank was seen most while it did not wait."""
     places = [glance.place for glance in glances if _is_own(glance) and glance.place][-_LATEST_GLANCES:]
     functions = [place.partition(" in ")[2] for place in places]
     function = max(functions, key=functions.count, default="")
@@ -221,7 +221,7 @@ def _own_place(glances: Sequence[Glance]) -> str:
 def _blocks(
     pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]], block_seconds: float
 ) -> list[dict[int, RankShare]]:
-    """The shares of all ranks, by block; without blocks in which no rank waited for another, or one stood still."""
+    """The shares of all ranks, by block, without blocks in which none waited, or one stood still."""
     cuts = {rank: _cut(series, block_seconds) for rank, series in pulses.items()}
     blocks = []
     for place in range(min(len(cut) for cut in cuts.values())):
@@ -235,7 +235,7 @@ def _blocks(
 
 
 def _stood_still(first: Pulse, last: Pulse) -> bool:
-    """Whether a rank has not woken between two pulses, or has not gone to sleep: a pause shows nothing of steps.
+    """Whether a rank has not woken, or not slept, between two pulses: a pause shows nothing of steps.
 
     On GPUs the main thread sleeps in each step, while the backward pass runs in autograd's thread.
     """
@@ -295,7 +295,7 @@ def _asleep(glances: Sequence[Glance], *, asleep: bool = True) -> list[Glance]:
 
 
 def _is_torn(glances: Sequence[Glance], place: str) -> bool:
-    """Whether the rank computes in the line in which it was seen asleep: it ran on while its stack was read."""
+    """Whether the rank computes in the line where it was seen asleep: it ran on during the read."""
     there = [glance for glance in glances if glance.place == place and not glance.awaited]
     asleep = len(_asleep(there))
     waits = any(glance.awaited for glance in glances if glance.place == place)

@@ -32,7 +32,7 @@ _TOO_SHORT = Missing(
 
 
 def wants_burst(found: Reading[StepTime], pulses: Mapping[int, Sequence[Pulse]]) -> bool:
-    """Whether the ranks sleep so often that a step may be too short for usual readings, or `found` be several."""
+    """Whether the ranks sleep so often that a step may be too short, or `found` be several."""
     rates = []
     for series in pulses.values():
         latest = [one for one in series if one.at_seconds >= series[-1].at_seconds - _LATEST_SECONDS]
@@ -46,7 +46,7 @@ def wants_burst(found: Reading[StepTime], pulses: Mapping[int, Sequence[Pulse]])
 def settle_step_time(
     found: Reading[StepTime], pulses: Mapping[int, Sequence[Pulse]], burst: Mapping[int, Sequence[Pulse]]
 ) -> Reading[StepTime]:
-    """The step time by the usual pulses, which gave `found`, and by a burst; Missing where they leave it open."""
+    """The step time by usual pulses (`found`) and a burst; Missing where they leave it open."""
     if not isinstance(found, Missing) and _is_sure(found, pulses):
         return found
     quick = find_step_time(burst)

@@ -34,7 +34,7 @@ class StallRule:
     least_seconds: float = LEAST_SECONDS
 
     def limit_seconds(self, step: Reading[StepTime], longest_pause_seconds: float) -> float:
-        """After how long a standstill is reported; `longest_pause_seconds` is the longest that ended by itself."""
+        """After how long a standstill is reported; `longest_pause_seconds`: of those that ended."""
         if self.seconds is not None:
             return self.seconds
         if isinstance(step, Missing):
@@ -45,7 +45,7 @@ class StallRule:
 
 
 def parse_stall_rule(text: str | None) -> StallRule:
-    """The rule that `--stall-after` gives: `20` or `20x` the step, or `90s`. Raises UsageError: it is neither."""
+    """The rule of `--stall-after`: `20` or `20x` the step, or `90s`. Raises UsageError: neither."""
     if text is None:
         return StallRule()
     match = _WRITTEN.fullmatch(text.strip())

@@ -1,4 +1,4 @@
-"""Process groups of a part of the ranks: who belongs to the group that is waited in, and who of them is missing."""
+"""Process groups of a part of the ranks: who belongs to the one that is waited in, and who is missing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _DEFAULT_GROUP = "0"
 
 
 def members_of(one: Position, job: Job) -> frozenset[int]:
-    """The ranks of the group that a rank waits in, by its memory, else by flight records; empty if unknown."""
+    """The ranks of the group that a rank waits in, by its memory, else flight records; or empty."""
     group = one.call.frame.group if one.call.frame is not None else None
     if group is None or one.call.operation in JOINS:
         return frozenset()
@@ -53,7 +53,7 @@ def _members_by_records(group: GroupSeen, job: Job) -> frozenset[int]:
 
 
 def awaited_ranks(waiters: Waiters) -> frozenset[int] | None:
-    """The ranks that are missing in the calls of those that wait; None where the members of some call are not known."""
+    """The ranks that are missing in the calls of those that wait; None if some members are unknown."""
     awaited: set[int] = set()
     for group in waiters.groups:
         members = members_of(group.head, waiters.job)
@@ -92,7 +92,7 @@ def judge_missing_members(waiters: Waiters, groups: Sequence[Group]) -> Finding 
 
 
 def _find_call(waiters: Waiters, waits: Group) -> _Call | None:
-    """The call of a smaller group that members are missing in; None where they may come yet, or are not seen."""
+    """The call of a smaller group that lacks members; None if they may come, or are not seen."""
     members = members_of(waits.head, waiters.job)
     missing = members - set(waits.ranks)
     absent = tuple(one for one in waiters.positions if one.rank in missing)

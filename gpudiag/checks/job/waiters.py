@@ -46,7 +46,7 @@ class Waiters:
 
     @property
     def at_most_seconds(self) -> float | None:
-        """For how long all of them may have waited: one that spins shows no time, but its last backward pass does."""
+        """For how long all may have waited: of one that spins, since its last backward pass."""
         known = [
             max(one.since_seconds, backward_seconds_ago(one.seen.looks) or 0.0)
             if one.busy

@@ -35,7 +35,7 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
         if name not in NAMES_OF_RANKS and own.is_integer() and theirs.is_integer()
     ]
     steps = ", ".join(differing[:2])
-    branch = _branch(odd.head, most.head)
+    branch = find_branch(odd.head, most.head)
     words = (
         "".join(f"; {one}" for one in (branch, steps) if one)
         or _who_is_past(odd, most)
@@ -45,7 +45,7 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
 
 
 def find_except(frames: Sequence[Frame]) -> str:
-    """The `except OSError (line 18)` around the user's line or its callers, by which a rank came there; empty for none."""
+    """The `except OSError (line 18)` around the user's line or its callers that led there; or empty."""
     around = (around for frame in frames[:_HANDLER_FRAMES] for around in frame.inside)
     return next((one for one in around if one.startswith("except")), "")
 
@@ -61,7 +61,7 @@ def _divergence(odd: Position, most: Position) -> tuple[Frame, Frame] | None:
 
 
 def _who_is_past(odd: Group, most: Group) -> str:
-    """Words for ranks that are past the line in which the others are; empty where a loop may have brought them back."""
+    """Words for ranks past the line of the others; empty if a loop may have brought them back."""
     frames = _divergence(odd.head, most.head)
     if frames is None or any(
         one.startswith(("for ", "while ")) for one in frames[0].inside + frames[1].inside
@@ -86,7 +86,7 @@ def _way_past(odd: Group, most: Group) -> str:
 
 
 def _swallowed_between(odd: Position, most: Position) -> str:
-    """Words for a `try` that the many are in and the odd one has left, or whose `except` the odd one is in."""
+    """Words for a `try` that the many are in and the odd one left, or whose `except` it is in."""
     frames = _divergence(odd, most)
     if frames is None:
         return ""
@@ -108,8 +108,8 @@ def _swallowed_between(odd: Position, most: Position) -> str:
     )
 
 
-def _branch(odd: Position, most: Position) -> str:
-    """Words for an `if` on the rank around one of the two calls, or one of whose branches each of them is in."""
+def find_branch(odd: Position, most: Position) -> str:
+    """Words for an `if` on the rank around one of the calls, or with each call in a branch."""
     frames = _divergence(odd, most)
     if frames is not None:
         for here, there in (frames, frames[::-1]):

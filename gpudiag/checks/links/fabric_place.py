@@ -50,7 +50,7 @@ def advise_on_fabric(snapshot: Snapshot) -> str:
 
 
 def describe_status(fabric: FabricState) -> str:
-    """The state, and where it is not success the status in NVML's words: `completed, insufficient resources`."""
+    """The state and, if it is no success, NVML's status: `completed, insufficient resources`."""
     words = fabric.state.replace("_", " ")
     if fabric.status == "success":
         return words

@@ -124,7 +124,7 @@ class _PortFault:
 
 
 def _counted_alike(snapshot: Snapshot, found: list[_PortFault]) -> Iterator[Finding]:
-    """The findings, those of many ports alike as one with a count: what takes many ports down is no fault of each."""
+    """The findings, those of many ports alike as one with a count: none of them is at fault."""
     for code in dict.fromkeys(fault.finding.code for fault in found):
         alike = [fault for fault in found if fault.finding.code == code]
         if len(alike) <= _NAMED_ONE_BY_ONE:
@@ -193,7 +193,7 @@ def infiniband_peer_memory(context: Context) -> Judgement:
 
 
 def reaches_gpu_memory(machine: Machine) -> Reading[bool]:
-    """Whether the kernel has a way for network cards to reach GPU memory: nvidia_peermem, or dma-buf of the open driver."""
+    """Whether network cards can reach GPU memory: nvidia_peermem, or dma-buf of the open driver."""
     modules = machine.kernel_modules
     if isinstance(modules, Missing):
         return modules

@@ -1,4 +1,4 @@
-"""What NCCL would choose between GPUs and network cards: types of paths, P2P, GPUDirect RDMA, the cards of each GPU.
+"""What NCCL would choose between GPUs and network cards: paths, P2P, GPUDirect RDMA, each GPU's cards.
 
 Source: NCCL 2.30.7. src/include/graph.h has the types; src/graph/paths.cc the rules (ncclTopoSetPaths,
 ncclTopoCheckP2p, ncclTopoCheckGdr, ncclTopoCheckNet, ncclTopoComputePaths); src/graph/topo.cc the bandwidths
@@ -50,7 +50,7 @@ def is_within(path_type: str, level: str) -> bool:
 
 
 def read_levels(machine: Machine, gpus: int, *, gpu_direct_ready: Reading[bool]) -> NcclLevels:
-    """How far P2P and GPUDirect RDMA go on this machine with so many GPUs, by NCCL's rules and the settings here."""
+    """How far P2P and GPUDirect RDMA go here with so many GPUs, by NCCL's rules and settings."""
     amd = machine.processor_architecture == "x86_64" and "AMD" in value_or(machine.processor, "")
     own = "SYS" if amd and gpus <= _FEW_GPUS else _P2P_LEVEL
     disabled = _setting(machine, "NCCL_P2P_DISABLE")
@@ -85,7 +85,7 @@ def _setting(machine: Machine, name: str) -> str | None:
 def choose_transport(
     path: Reading[str], read: Reading[str], levels: NcclLevels, *, network_is_faster: bool
 ) -> tuple[Reading[str], Reading[str]]:
-    """NCCL's transport between two GPUs (P2P, SHM or NET), and the type of the path as it then stands in its log.
+    """NCCL's transport between two GPUs (P2P, SHM or NET), and the path's type in its log.
 
     `read` is NVML's word on peer access. Without P2P the data goes through the host's memory, so the path is
     PHB at least; or over the network cards, where those are beside both GPUs and faster.
@@ -105,7 +105,7 @@ def choose_transport(
 
 @dataclass(frozen=True, slots=True)
 class WayToNic:
-    """One GPU's way to one network card: NCCL's type, what it carries in GB/s, and whether GPUDirect RDMA is used."""
+    """One GPU's way to one network card: NCCL's type, GB/s, and whether GPUDirect RDMA is used."""
 
     path: str
     gb_per_second: float
@@ -122,7 +122,7 @@ def find_ways(
     paths: Sequence[Sequence[Reading[str]]],
     levels: NcclLevels,
 ) -> Ways:
-    """Each GPU's way to each network card, without relays; `paths` are the words of `PeerAccess.path`, GPU by GPU."""
+    """Each GPU's way to each network card, without relays; `paths`: words of `PeerAccess.path`."""
     return [
         [_way(machine, device, nic, path, levels) for nic, path in zip(nics, own, strict=True)]
         for device, own in zip(devices, paths, strict=True)
@@ -147,7 +147,7 @@ def _way(
 
 
 def add_relays(ways: Ways, is_linked: Sequence[Sequence[bool]]) -> Ways:
-    """The ways with PXN: to a card that is beside another GPU, over NVLink and that GPU, where the own way is by a processor."""
+    """The ways with PXN: over NVLink to the GPU beside a card, where the own way is by a processor."""
     relayed = [list(own) for own in ways]
     for nic in range(len(ways[0]) if ways else 0):
         beside = _gpu_of_nic(ways, nic)

@@ -1,4 +1,4 @@
-"""Checks of NVLinks: links that are down, by the model and the identical GPUs beside it, and errors on them."""
+"""Checks of NVLinks: links that are down, by model and identical GPUs, and errors on them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

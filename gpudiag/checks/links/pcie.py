@@ -138,7 +138,7 @@ def pcie_generation(context: Context) -> Judgement:
     confirmed=f"{_CAPTURES}; {BOTH_GPUS}",
 )
 def pcie_replay_rate(context: Context) -> Judgement:
-    """WARN or FAIL for a link that repeats too many packets between two readings; the count alone is no fault."""
+    """WARN or FAIL for a link that repeats too many packets between two readings."""
     counts = counted(context, "pcie_replay_count")
     if isinstance(counts, Judgement):
         return counts
@@ -255,7 +255,7 @@ def _slot(device: Device) -> Reading[_Link]:
 
 
 def link_speed(link: _Link) -> int:
-    """How fast a link of that generation and width is beside others: each generation doubles a lane's rate."""
+    """How fast a link is beside others: each generation doubles a lane's rate."""
     return link[1] << link[0]
 
 

@@ -157,7 +157,7 @@ def _peers(device: Device) -> tuple[PeerAccess, ...]:
 
 
 def _unread(device: Device, peer: PeerAccess) -> Iterator[Gap]:
-    """A gap for what the driver does not report of a pair of GPUs, once per pair: the judgement needs the path."""
+    """A gap for what the driver does not report of a pair of GPUs, once per pair."""
     for name, value in (("path", peer.path), ("read", peer.read)):
         if isinstance(value, Missing):
             yield Gap(device, f"{name} to the GPU at {short_bus_id(peer.bus_id)}", value)

@@ -1,4 +1,4 @@
-"""Checks of where GPUs and network cards are plugged in: one that stands apart from its like is in the wrong place.
+"""Checks of where GPUs and network cards are plugged in: one apart from its like is in the wrong place.
 
 A machine may be built unevenly. Only what is alone among several equal parts is a finding, and never a FAIL.
 """
@@ -82,7 +82,7 @@ NIC_LINK_SLOWER = _kind(
     readings=("/sys/bus/pci/devices/* (bridges, numa_node, class)", "/sys/class/infiniband/*/device"),
 )
 def topology_placement(context: Context) -> Judgement:
-    """WARN for one GPU or card that is placed otherwise than its like; not where a hypervisor made the tree."""
+    """WARN for one GPU or card placed otherwise than its like; not in a hypervisor's tree."""
     state, snapshot = host_state(context), context.snapshot
     if isinstance(state.pci_places, Missing):
         return not_readable("places on the PCI bus", state.pci_places)
@@ -135,7 +135,7 @@ def _is_odd(
     *,
     wanted: int,
 ) -> bool:
-    """Whether there is one equal card for each GPU, and nearly all of them have one beside them: no storage network."""
+    """Whether there is a like card for each GPU, beside nearly all of them: no storage network."""
     like = _equal_cards(snapshot, nic, cards)
     alone = [one for one in like if not beside[one.name]]
     return len(like) == wanted and len(alone) * _ODD_SHARE <= len(like)

@@ -119,7 +119,7 @@ def judge_sxids(snapshot: Snapshot, events: Iterable[KernelEvent]) -> tuple[Find
 
 
 def _first_lines(burst: tuple[KernelEvent, ...]) -> tuple[KernelEvent, ...]:
-    """The SXids of a burst without their second and third lines, which name no link: "Severity ...", "Data {...".
+    """The SXids of a burst without their second and third lines ("Severity ...", "Data {...").
 
     Where the first line is lost, another takes its place.
     """

@@ -1,4 +1,4 @@
-"""The topology of a machine as one document: from a snapshot, and what was measured before; nothing is judged here."""
+"""The topology of a machine as one document, of a snapshot and earlier measurements; nothing is judged."""
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -128,14 +128,14 @@ def _nodes(snapshot: Snapshot) -> Reading[tuple[object, ...]]:
 
 
 def label_of_path(path: Reading[str], *, far: bool = False) -> Reading[str]:
-    """The letters of a path over PCIe in `nvidia-smi topo -m`; `far`: this driver calls host bridges of one node SYS."""
+    """The letters of a PCIe path in `nvidia-smi topo -m`; `far`: host bridges of one node are SYS."""
     if isinstance(path, Missing):
         return path
     return PATH_LABELS.get("system" if far and path == "numa_node" else path, path)
 
 
 def _calls_one_node_far(snapshot: Snapshot) -> bool:
-    """Whether the driver reports `system` between two GPUs of one NUMA node, as some do of host bridges; of cards too then."""
+    """Whether the driver reports `system` between two GPUs, and so cards, of one NUMA node."""
     nodes = {device.id.bus_id: device.numa_node for device in snapshot.devices}
     return any(
         peer.path == "system" and nodes.get(peer.bus_id) == device.numa_node
@@ -149,7 +149,7 @@ def _calls_one_node_far(snapshot: Snapshot) -> bool:
 
 
 def list_nics(snapshot: Snapshot) -> tuple[TopologyNic, ...]:
-    """The network cards: RDMA devices in the order of their names, as nvidia-smi numbers them; then interfaces without RDMA."""
+    """The network cards: RDMA devices by name, as nvidia-smi numbers them; then other interfaces."""
     found = places(snapshot).values()
     devices = sorted(
         ((name, place) for place in found for name in place.rdma_devices),
@@ -333,7 +333,7 @@ class _Pairs:
         )
 
     def _nvlinks(self, device: Device, other: Device) -> int:
-        """How many NVLinks join two GPUs: straight ones, else all of the GPU with fewer if a switch joins them."""
+        """How many NVLinks join two GPUs: straight ones, else by a switch all of the one with fewer."""
         if device is other:
             return 0
         ends = _up(device)
@@ -345,7 +345,7 @@ class _Pairs:
 
 
 def _pcie_rate(device: Device) -> Reading[float]:
-    """What a GPU's PCIe link carries in one direction at its best: as the GPU and its slot allow, where the slot is visible."""
+    """What a GPU's PCIe link carries one way at its best, as the GPU and a visible slot allow."""
     generation, width = device.pcie_generation_gpu_max, device.pcie_width_gpu_max
     if isinstance(generation, Missing) or isinstance(width, Missing):
         return generation if isinstance(generation, Missing) else NOT_ASKED

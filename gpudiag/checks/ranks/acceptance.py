@@ -108,7 +108,7 @@ _OF_CARDS = (NODE_SLOW, RAIL_SLOW, LINK_SLOW, NODE_LOSSY, LINK_LOSSY, EXCHANGE_H
     confirmed=f"{ON_CPU_RANKS}, by the exchanges of `nccl-test --localise`",
 )
 def network_card_pairs(context: Context) -> Judgement:
-    """A finding for each GPU and card, or pair of these, that stands out; SKIP where too few ranks can be compared."""
+    """A finding for each GPU and card, or pair of these, that stands out; SKIP for too few ranks."""
     measured = context.measures.card_pairs
     assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
     findings = (*judge_collective(measured),)
@@ -127,7 +127,7 @@ def network_card_pairs(context: Context) -> Judgement:
     confirmed="the Linux kernel's own files: overlayfs, tmpfs",
 )
 def host_disk_data(context: Context) -> Judgement:
-    """FAIL for wrong data and for an error of the device; ERROR where a file system gave no answer; SKIP where none has room."""
+    """FAIL for wrong data or an error of the device; ERROR without an answer; SKIP without room."""
     disks = context.measures.disks
     assert not isinstance(disks, Missing)  # noqa: S101 - the need saw to it
     findings = tuple(finding for disk in disks for finding in _judge_disk(context, disk))

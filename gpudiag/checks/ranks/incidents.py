@@ -358,7 +358,7 @@ _OF_A_LINK = (IncidentKind.NARROWED, IncidentKind.OUTAGE)
 
 
 def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple[Finding, ...]:
-    """One finding per incident of any run on ranks; `complete`: all results were there before a rank ended badly."""
+    """One finding per incident of any run on ranks; `complete`: results came before the bad end."""
     in_time = sorted(incidents, key=lambda incident: incident.at_seconds)
     by_rank = (
         _judge_incident(incident, complete=complete)

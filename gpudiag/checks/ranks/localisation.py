@@ -239,7 +239,7 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
 
 
 def is_localised(incident: Incident, measurement: CollectiveMeasurement) -> bool:
-    """Whether the localisation explains this incident better: lost segments of a node or link that it names."""
+    """Whether the localisation explains this incident: lost segments of what it names."""
     found = measurement.localisation
     if incident.kind is not IncidentKind.LOSSY or isinstance(found, Missing):
         return False
@@ -296,7 +296,7 @@ def _message_of_part(suspect: Suspect, part: FabricPart, found: Localisation) ->
 
 
 def _rail(suspect: Suspect, found: Localisation) -> str:
-    if suspect.rail is None or not _has_rails(found):
+    if suspect.rail is None or not any(len(node.ranks) > 1 for node in found.nodes):
         return ""
     return f"rail {suspect.rail_name or suspect.rail}"
 
@@ -355,7 +355,7 @@ def _evidence(suspect: Suspect, found: Localisation) -> tuple[Evidence, ...]:
 
 
 def _ways(suspect: Suspect, found: Localisation, incidents: Sequence[Incident]) -> tuple[Evidence, ...]:
-    """The ways on which segments of the suspect were lost in the run before, as the senders' kernels counted."""
+    """The ways on which the suspect's segments were lost before, by the senders' kernels."""
     hosts = {found.nodes[node].host for node in suspect.nodes}
     lossy = [incident for incident in incidents if incident.kind is IncidentKind.LOSSY]
     ways = [
@@ -392,7 +392,3 @@ def _name(node: Node, found: Localisation) -> str:
 def _is_acted(found: Localisation) -> bool:
     """Whether the nodes are ranks of one host."""
     return len({node.host for node in found.nodes}) == 1
-
-
-def _has_rails(found: Localisation) -> bool:
-    return any(len(node.ranks) > 1 for node in found.nodes)

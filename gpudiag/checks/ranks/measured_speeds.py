@@ -42,7 +42,7 @@ HISTORY_RUNS = 3  # our choice: a baseline of fewer runs is chance
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """A speed to expect, in the unit of what was measured, where it comes from, and how it is held against."""
+    """A speed to expect, in the unit of what was measured, its source, and how it is compared."""
 
     origin: str  # derived, peers, history or table
     expected: float
@@ -137,7 +137,7 @@ def host_link_opinions(generation: int, width: int) -> tuple[Opinion, ...]:
 
 
 def peer_link_opinions(device: Device, links: int) -> tuple[Opinion, ...]:
-    """Bytes per second of one direction between two GPUs by NVLink: the links of that pair, times their payload."""
+    """Bytes per second one way between two GPUs by NVLink: that pair's links, times their payload."""
     rate = device.nvlink_bytes_per_second
     if isinstance(rate, Missing) or not links:
         return ()
@@ -202,7 +202,7 @@ def matrix_opinions(device: Device, dtype: str, size: int, seen: Meanwhile | Non
 
 
 def _sustained_opinion(device: Device, dtype: str, size: int) -> tuple[Opinion, ...]:
-    """By what gpudiag measured on a healthy GPU of this kind; not where this one may draw less power than that."""
+    """By what gpudiag measured on a healthy GPU of this kind, unless this one may draw less power."""
     known = None if isinstance(device.name, Missing) else sustained_speed(MATMUL, device.name, dtype, size)
     watts = device.power_limit_enforced_watts
     if known is None or isinstance(watts, Missing) or watts < known.power_limit_watts:

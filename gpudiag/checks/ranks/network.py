@@ -1,4 +1,4 @@
-"""What is wrong between the hosts of a run: how they reach each other, and which node, rail or link stands out."""
+"""What is wrong between the hosts of a run: how they reach each other, which node, rail or link is odd."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

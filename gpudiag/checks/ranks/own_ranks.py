@@ -1,4 +1,4 @@
-"""The findings on ranks of gpudiag's own tests: what a limit, or a full GPU, keeps from its work is not tested, and no failure."""
+"""Findings on ranks of gpudiag's own tests: what a limit or a full GPU keeps from work is not tested."""
 
 import re
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
 
 
 def without_shortages(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings, with a rank of our own tests that a limit, or a full GPU, kept from its work as one not tested.
+    """The findings, with a rank of our own tests kept from work by a limit or full GPU as untested.
 
     Of a user's script it stays the script's failure.
     """
@@ -43,7 +43,7 @@ def _shortage_in(finding: Finding) -> Finding | None:
 
 
 def host_shortage_in(finding: Finding) -> Finding | None:
-    """The end of a rank of our own tests as the shortage of the host that it is; None where it is another failure."""
+    """The end of a rank of our own tests as a shortage of the host; None for another failure."""
     if finding.code not in (RANK_RAISED.code, RANK_DIED.code, RANK_START_FAILED.code):
         return None
     if not any(

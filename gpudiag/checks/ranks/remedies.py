@@ -1,4 +1,4 @@
-"""What to do about an incident of ranks, where that depends on what was seen of it and not on its kind alone."""
+"""What to do about an incident of ranks, where what was seen of it decides."""
 
 import re
 from collections.abc import Mapping

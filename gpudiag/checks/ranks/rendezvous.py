@@ -1,4 +1,4 @@
-"""Ranks that all came and do not become a process group: a host publishes a wrong address, or ports are closed."""
+"""Ranks that came and do not become a process group: a wrong address is published, or ports are closed."""
 
 from collections.abc import Mapping
 

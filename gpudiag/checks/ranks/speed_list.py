@@ -1,4 +1,4 @@
-"""Every speed that a report holds, with what it was held against: those that a check judged, and those that none could."""
+"""Every speed that a report holds, with what it was held against, judged or not."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ def judged_speeds(
 
 
 def speeds_of(report: Report) -> tuple[MeasuredSpeed, ...]:
-    """All speeds of the report, in the order in which they were measured; judged where a check has done so."""
+    """All speeds of the report, as they were measured; judged where a check has done so."""
     judged = {(one.metric, one.subject): one for result in report.results for one in result.speeds}
     measured = (*_active_speeds(report), *_collective_speeds(report))
     return tuple(judged.get((one.metric, one.subject), one) for one in measured)
@@ -60,7 +60,7 @@ def _collective_speeds(report: Report) -> Iterator[MeasuredSpeed]:
 def collective_speeds(
     measured: CollectiveMeasurement, judged: Iterable[tuple[CollectiveResult, Finding | None]] = ()
 ) -> tuple[MeasuredSpeed, ...]:
-    """The bus bandwidth of each operation at its largest size; `judged` has the findings about some of them."""
+    """The bus bandwidth of each operation at its largest size; `judged`: findings about some."""
     findings = {metric_name(result, measured): finding for result, finding in judged}
     return tuple(
         _collective_speed(measured, result, findings.get(metric_name(result, measured)))

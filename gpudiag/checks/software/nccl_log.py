@@ -1,4 +1,4 @@
-"""What NCCL's own lines in a job's logs may show: the kinds of findings that `gpudiag explain` reports of them."""
+"""What NCCL's own lines in a job's logs may show: the kinds that `gpudiag explain` reports."""
 
 from functools import partial
 

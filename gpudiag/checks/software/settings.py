@@ -1,4 +1,4 @@
-"""Checks of the variables that steer CUDA, torch and NCCL: misspelled, costly, or naming what is not there."""
+"""Checks of the variables for CUDA, torch and NCCL: misspelled, costly, or naming what is not there."""
 
 import difflib
 from collections import Counter
@@ -152,7 +152,7 @@ _ALLOCATOR_OPTIONS = frozenset(
     confirmed="CUDA's guide",
 )
 def environment_cuda_visible_devices(context: Context) -> Judgement:
-    """FAIL for a GPU that is not here, or named twice, or a rank without one; WARN for unlike GPUs in CUDA's order."""
+    """FAIL for an absent GPU, one named twice, a rank without one; WARN for CUDA's order of unlike GPUs."""
     settings = host_state(context).settings
     if isinstance(settings, Missing):
         return not_readable("the environment", settings)

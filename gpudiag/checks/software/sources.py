@@ -208,7 +208,7 @@ def _remedy(snapshot: Snapshot, status: SourceStatus, traces: tuple[Trace, ...])
 
 
 def _is_judged_elsewhere(item: Disagreement) -> bool:
-    """Whether another check names the cause: cuda.context where a context does not start, gpu.count for the bus."""
+    """Whether another check names the cause: cuda.context for contexts, gpu.count for the bus."""
     if item.field == "context_starts":
         return True
     counts = {count for source, count in item.values.items() if source != "pci"}
@@ -292,7 +292,7 @@ _REASONS = "clocks_event_reasons"
     confirmed=BOTH_GPUS,
 )
 def nvml_calls(context: Context) -> Judgement:
-    """An ERROR finding per GPU (WARN where a single instrument failed), and for the library, with failed calls; gpu.lost and gpu.hung have silent GPUs."""
+    """ERROR per GPU (WARN for one instrument), and for the library, with failed calls; silent GPUs not."""
     snapshot = context.snapshot
     found = [_failed(snapshot, index, calls) for index, calls in _by_gpu(snapshot).items()]
     return judged(*(finding for finding in found if finding is not None))

@@ -269,7 +269,7 @@ def torch_build(context: Context) -> Judgement:
     confirmed=f"nvidia-smi -q of A100, H100, B200 and T4 (driver and CUDA versions); {BOTH_GPUS}",
 )
 def torch_driver(context: Context) -> Judgement:
-    """FAIL below the table's driver, unless a context starts nevertheless (compat package); WARN for a newer minor."""
+    """FAIL below the table's driver, unless a context starts (compat package); WARN for a newer minor."""
     facts, snapshot = _facts(context), context.snapshot
     built, driver, newest = facts.cuda_runtime_version, snapshot.driver_version, snapshot.cuda_driver_version
     if isinstance(built, Missing):
@@ -402,7 +402,7 @@ def runs_natively(architecture: str, capability: str) -> bool:
 
 
 def compiles_for(architecture: str, capability: str) -> bool:
-    """Whether PTX such as `compute_80` can be compiled for a GPU of that capability: an equal or later one."""
+    """Whether PTX such as `compute_80` compiles for a GPU of that capability: equal or later."""
     found = re.fullmatch(r"compute_(\d+)(\d)", architecture)
     return found is not None and (int(found[1]), int(found[2])) <= tuple(map(int, capability.split(".")))
 

@@ -43,7 +43,7 @@ Together = Mapping[int, RankStep]  # one step, by rank
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What a wrong number comes from: kind of fault, ranks, words, and who must act if not the usual owner."""
+    """What a wrong number comes from: kind of fault, ranks, words, and who else must act."""
 
     kind: FindingKind
     ranks: tuple[int, ...]
@@ -92,7 +92,7 @@ class WrongGradients:
 
     @property
     def is_of_some(self) -> bool:
-        """Whether clearly not all tensors are off: under a rule for all, a small one may stay within the limit."""
+        """Whether clearly not all tensors are off; a small one may stay within the limit."""
         return len(self.first.tensors) <= _SOME * len(next(iter(self.together.values())).gradients)
 
     @property
@@ -103,7 +103,7 @@ class WrongGradients:
 
 
 def blame_before_averaging(wrong: WrongGradients) -> Blame | None:
-    """The blame for what ranks were seen to do before any averaging: keep old gradients, or draw random numbers."""
+    """The blame for what ranks did before any averaging: old gradients, random numbers."""
     number = wrong.number
     left = tuple(rank for rank, step in wrong.together.items() if step.gradients_left)
     if left and number > 0:
@@ -153,7 +153,7 @@ def _parts(together: Together) -> dict[int, GradientParts]:
 
 
 def _blame_flip(wrong: WrongGradients) -> Blame | None:
-    """The blame for one rank that sent other bits than it computed: every rank's average has the flipped bit."""
+    """The blame for one rank that sent other bits than it computed: all averages have the flip."""
     parts = wrong.parts
     if len(parts) < wrong.workers or any(one.flipped_average for one in parts.values()):
         return None

@@ -1,4 +1,4 @@
-"""The cause of a wrong step of the optimizer, whose gradients are right: a rule that was broken, or one rank."""
+"""The cause of a wrong step of the optimizer with right gradients: a broken rule, or one rank."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ class WrongStep:
 
     @property
     def guilty(self) -> tuple[int, ...]:
-        """The ranks that are wrong where others are right, or else those that differ, or whose part is wrong."""
+        """The ranks that are wrong where others are right, or that differ, or whose part is wrong."""
         if 0 < len(self.wrong) < len(self.together):
             return self.wrong
         return self.odd or tuple(self.parts) or self.wrong

@@ -1,4 +1,4 @@
-"""Which samples the ranks read, judged: each its own, all of them, in a new order every epoch, equally many."""
+"""Which samples the ranks read, judged: each its own, all, in a new order every epoch, equally many."""
 
 from collections.abc import Iterator
 

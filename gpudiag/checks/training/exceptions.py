@@ -107,7 +107,7 @@ def _join(group: Sequence[Finding], world_size: int) -> Finding:
 
 
 def find_meaning(exception: str, text: str, frames: Sequence[str] = ()) -> Failure | None:
-    """The known failure that shows as this exception with this text, raised in those frames; None for an unknown one.
+    """The known failure that shows as this exception with this text, in those frames; None for none.
 
     Failures that only repeat another one, or are generic, are not the meaning of an exception.
     """

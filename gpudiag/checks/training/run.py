@@ -353,7 +353,7 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
 
 
 def _in_time(findings: list[Finding], ends: list[Finding]) -> list[Finding]:
-    """The findings, with exceptions that ended ranks after the faults of the steps that were verified before."""
+    """The findings, with exceptions that ended ranks after faults of steps verified before."""
     raised = [finding for finding in ends if finding.code == RANK_RAISED.code]
     if len(raised) < len(ends) or not raised:
         return findings

@@ -91,7 +91,7 @@ def _group(raised: Mapping[int, ScriptError], gone: tuple[int, ...]) -> list[_Gr
             ranks.setdefault(_describe_call(error.call), []).append(rank)
     groups = [_Group(raised[here[0]].call, raised[here[0]].place, tuple(here)) for here in ranks.values()]
     if len(groups) > 1 and gone:
-        smallest = min(groups, key=lambda group: _count_elements(group.call) if group.call else 0)
+        smallest = min(groups, key=lambda group: sum(map(prod, group.call.input_sizes)) if group.call else 0)
         joined = _Group(smallest.call, smallest.place, tuple(sorted((*smallest.ranks, *gone))))
         groups = [joined if group is smallest else group for group in groups]
     elif gone and groups:
@@ -102,10 +102,6 @@ def _group(raised: Mapping[int, ScriptError], gone: tuple[int, ...]) -> list[_Gr
 def _describe_call(call: RecordedCall) -> str:
     """As `all_reduce of [1000]`."""
     return f"{call.operation} of {', '.join(str(list(size)) for size in call.input_sizes) or 'nothing'}"
-
-
-def _count_elements(call: RecordedCall) -> int:
-    return sum(map(prod, call.input_sizes))
 
 
 def judge_script(

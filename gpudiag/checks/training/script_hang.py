@@ -1,4 +1,4 @@
-"""Ranks of a user's script that do not move, judged as those of any running job; and which of them had fewer data."""
+"""Ranks of a user's script that do not move, judged as any running job's; and who had fewer data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,7 +20,7 @@ _SHOWN_GROUPS = 4
 
 @dataclass(frozen=True, slots=True)
 class ScriptLimits:
-    """After how long without any movement a run is ended, and after how long of waiting for ranks that work."""
+    """After how long without movement a run is ended, and after how long of waiting for a worker."""
 
     hang_seconds: float
     patience_seconds: float
@@ -34,7 +34,7 @@ def judge_hang(
     limits: ScriptLimits,
     outside: Job | None = None,
 ) -> Finding:
-    """The finding for ranks that wait without end; all are by rank, `finished` has pids, `outside` is a look at them by py-spy."""
+    """The finding for ranks that wait without end, by rank; `finished`: pids; `outside`: py-spy's look."""
     since = limits.patience_seconds if working else limits.hang_seconds
     positions = find_positions(still, working, finished, hosts, since, outside)
     facts = _describe_groups(positions, still)
@@ -75,7 +75,7 @@ def _subject(ranks: Sequence[int], hosts: Mapping[int, str]) -> Subject:
 
 
 def _limits_of_job(limits: ScriptLimits) -> HangLimits:
-    """The judge's limits: what has not moved for --hang-after has stood still for long enough, whatever it does."""
+    """The judge's limits: what has not moved for --hang-after has stood still long enough."""
     usual = HangLimits()
     seconds = {
         one.name: min(getattr(usual, one.name), limits.hang_seconds)
@@ -140,7 +140,7 @@ _SHORT_REMEDY = (
 
 
 def _describe_groups(positions: Sequence[Position], reports: Mapping[int, OwnLook]) -> list[Evidence]:
-    """Where the ranks are, the smallest groups first, and how far those that stand still came, if that differs."""
+    """Where the ranks are, the smallest groups first, and how far those that stand still came."""
     facts: list[Evidence] = []
     groups = group_alike(positions)[:_SHOWN_GROUPS]
     counted = [group for group in groups if group.ranks[0] in reports]

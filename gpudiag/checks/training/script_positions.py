@@ -1,4 +1,4 @@
-"""Where ranks of a user's script are: by their looks at themselves, and by a look from outside where it shows more.
+"""Where ranks of a user's script are: by their looks at themselves, and from outside if that shows more.
 
 Both are looks at processes, of which `find_positions` of running jobs makes positions. A look of a rank's own
 adds for how long it has stood still, or what of it still moves.
@@ -37,7 +37,7 @@ def find_positions(
     since: float,
     outside: Job | None = None,
 ) -> tuple[Position, ...]:
-    """The positions of all ranks; those that stand still have done so for `since` seconds, `finished` have the pids of those that ended.
+    """The positions of all ranks; what stands still has done so for `since` seconds; `finished`: pids.
 
     Of ranks that wait for others, either all are as they are seen from outside, or none: two sources name one
     call in two ways.
@@ -82,7 +82,7 @@ def _job_of(reports: Mapping[int, OwnLook], hosts: Mapping[int, str]) -> Job:
 
 
 def _settle(one: Position, report: OwnLook, since: float) -> Position:
-    """A position by the rank's one look at itself, with what only the rank knows: whether it moves, and since when it does not."""
+    """A position by the rank's own look, with what only it knows: whether and since when it stands."""
     if report.work is not None:
         return replace(
             one,

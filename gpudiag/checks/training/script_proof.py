@@ -116,7 +116,7 @@ _SYNC_REMEDY = "Let the last forward and backward pass before each step be outsi
 
 
 def _judge_wrapped(facts: Facts, host: str, apart: str, step: int, evidence: tuple[Evidence, ...]) -> Finding:
-    """The finding for ranks that hold different parameters though DDP's model is called: by what was seen beside it."""
+    """The finding for ranks with different parameters though DDP's model is called, by signs beside it."""
     subject = HostSubject(host)
     if all(one.steps and one.unsynchronized >= one.steps for one in facts.values()):
         message = f"{apart}: the last pass before every step is inside no_sync(), and its gradients are not averaged"

@@ -97,7 +97,7 @@ def judge_steps(measurement: StrategyMeasurement, epochs: int | None = None) -> 
 
 
 def where(measurement: StrategyMeasurement, ranks: Sequence[int]) -> Subject:
-    """The ranks and their host; the machine where there are none, that of rank 0 where they are on several."""
+    """The ranks and their host; the machine for none, rank 0's for several hosts."""
     hosts = {report.host for report in measurement.ranks if report.rank in ranks}
     return about_ranks(ranks, hosts.pop() if len(hosts) == 1 else measurement.host)
 
@@ -180,7 +180,7 @@ def _judge_unused(measurement: StrategyMeasurement, together: Together) -> Findi
 
 
 def judge_last_step(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
-    """What only some ranks reported of the step in which the run ended: a parameter without a gradient on them alone.
+    """What only some ranks reported of the run's last step: a parameter without a gradient on them.
 
     The others wait for that gradient in the averaging.
     """
@@ -292,7 +292,7 @@ def _judge_parameters(
 
 
 def _back_at(measurement: StrategyMeasurement, together: Together) -> dict[int, int]:
-    """The ranks whose parameters are bit for bit those of an earlier step, with its number; -1 before the first."""
+    """The ranks with exactly an earlier step's parameters, and its number; -1: before the first."""
     number = next(iter(together.values())).step
     now = {rank: [fact.digest for fact in step.parameters] for rank, step in together.items()}
     found = {}

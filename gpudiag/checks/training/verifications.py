@@ -127,7 +127,7 @@ def _proofs(measurement: StrategyMeasurement) -> list[Verification]:
 
 
 def _buckets(proofs: tuple[RankProof, ...]) -> list[Verification]:
-    """The proof that gradients were averaged in several parts; empty where the strategy does not report it."""
+    """The proof that gradients were averaged in several parts; empty if not reported."""
     counts = [proof.buckets for proof in proofs if not isinstance(proof.buckets, Missing)]
     if not counts:
         return []

@@ -48,7 +48,6 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 # Source: torch's documentation of distributed.checkpoint; a report of wrong checkpoints (KempnerForge#104).
 RULE = Rule(
-    severity=Severity.FINDING,
     title="async_save has no process group of its own",
     why=(
         "async_save gathers and scatters its plan in a background thread. On a group that the main thread "

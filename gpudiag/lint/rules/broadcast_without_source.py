@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from gpudiag.lint.corrections import with_keyword
 from gpudiag.lint.program import Mistake, Program, argument, has_star, keyword
 from gpudiag.lint.rule import Rule
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -30,7 +29,6 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="broadcast or reduce lacks the rank that sends or receives",
     why="torch raises an error: `src` of broadcast and `dst` of reduce have no useful default.",
     find=_find,

@@ -10,7 +10,6 @@ from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.values import RANKS
-from gpudiag.model.lint import Severity
 
 _SOURCES = {
     "broadcast": (1, "src"),
@@ -78,7 +77,6 @@ def _find_branches(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="ranks call different collectives, or each names itself as the source",
     why=(
         "The ranks of a group must call the same collectives, in the same order, with the same source. If "

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
-from gpudiag.model.lint import Severity
 
 _PLACES = {
     "broadcast": (0, "tensor"),
@@ -89,11 +88,11 @@ def _fix(program: Program, call: ast.AST, given: ast.expr, kind: str) -> str:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a collective gets a state_dict, a model, a number or one tensor many times",
     why=(
         "Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP "
-        "broadcasts the initial state and averages the gradients by itself; by hand, do it tensor by tensor."
+        "broadcasts the initial state and averages the gradients by itself; by hand, do it tensor by tensor. "
+        "`[tensor] * world_size` is one tensor, which each rank's data overwrites."
     ),
     find=_find,
 )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DATA_PARALLEL
-from gpudiag.model.lint import Severity
 
 _DDP_WORD = re.compile(r"(?:^|_)ddp(?:_|$)|distributed_?data_?parallel|^DDP|DDP$", re.IGNORECASE)
 
@@ -45,7 +44,6 @@ def _mistake(node: ast.AST, called: str, fix: str) -> Mistake:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="DataParallel is called DDP",
     why=(
         "DataParallel splits each batch over the GPUs of one process and never communicates with another "

@@ -8,7 +8,6 @@ from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DATA_PARALLEL
-from gpudiag.model.lint import Severity
 
 _ABOUT_GPUS = re.compile(r"device_count|is_available|n_?gpus?|num_gpus?|cuda", re.IGNORECASE)
 
@@ -49,7 +48,6 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="DataParallel is used in a process that has joined a process group",
     why="Every process then uses all GPUs and trains its own model; the group never averages a gradient.",
     find=_find,

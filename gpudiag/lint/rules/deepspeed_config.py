@@ -67,7 +67,6 @@ def _without(program: Program, call: ast.Call, name: str) -> str:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="deepspeed.initialize gets an unknown argument",
     why=(
         "Python refuses an unknown keyword with a TypeError. `config_params` is only the old name of "

@@ -8,8 +8,8 @@ from gpudiag.lint.program import Mistake, Program, argument, is_constant, keywor
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
+from gpudiag.lint.training import runs_beside
 from gpudiag.lint.values import RANKS
-from gpudiag.model.lint import Severity
 
 _PACKAGES = ("torchvision.datasets", "torchaudio.datasets", "torchtext.datasets")
 
@@ -73,12 +73,7 @@ def _has_ranks(program: Program) -> bool:
 def _in_a_rank(program: Program, step: Step) -> bool:
     """Whether the step surely runs in a rank: the group is opened in the same process, in the same run."""
     opened = program.opens_group
-    if not opened:
-        return step.where.entry is None
-    return any(
-        other.where.spawned == step.where.spawned and other.where.entry is step.where.entry
-        for other in opened
-    )
+    return runs_beside(step, opened) if opened else step.where.entry is None
 
 
 def _is_done_before(program: Program, name: str, step: Step) -> bool:
@@ -97,7 +92,6 @@ def _is_done_before(program: Program, name: str, step: Step) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="every rank downloads the data set into one folder",
     why=(
         "The ranks write the same archive at the same time and unpack half-written files: it works on one "

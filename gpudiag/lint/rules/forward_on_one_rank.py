@@ -8,7 +8,6 @@ from gpudiag.lint.program import Mistake, Program, is_constant, keyword
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules.batch_norm_apart import has_batch_norm
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -56,7 +55,6 @@ def is_wrapped(program: Program, node: ast.expr) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a DDP model with buffers is called on one rank only",
     why=(
         "DDP broadcasts buffers, such as the means of BatchNorm, at the start of each forward, also without "

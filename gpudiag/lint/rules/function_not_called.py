@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
-from gpudiag.model.lint import Severity
 
 _QUESTIONS = frozenset(
     {
@@ -101,7 +100,6 @@ def _asks_for_ranks(program: Program, function: ast.AST) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a function that returns the rank is not called",
     why=(
         "`if is_main_process:` tests the function itself, which is always true: every rank takes the "

@@ -85,7 +85,6 @@ def _is_stage_3(program: Program) -> bool:
 
 # Source: DeepSpeed#8262, transformers#33483, transformers' documentation of generate.
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a sharded model generates without synced_gpus",
     why=(
         "Each step of generate gathers the layers from all ranks. A rank whose text ends earlier leaves, "

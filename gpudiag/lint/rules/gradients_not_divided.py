@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
-from gpudiag.model.lint import Severity
 
 _WORLD = frozenset({"world_size", "world_size_text"})
 
@@ -65,7 +64,6 @@ def _divides(program: Program) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="gradients or parameters are summed over the ranks and never divided",
     why=(
         "all_reduce adds up. The sum acts as a learning rate that grows with the number of ranks; summed "

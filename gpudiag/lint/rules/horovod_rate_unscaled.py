@@ -7,7 +7,6 @@ from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import optimizer_calls
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -19,6 +18,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     ]
     if (
         not wraps
+        or not program.starts_horovod
         or program.owner
         or program.mentions("Adasum", "lr_scaler", "base_lr", "linear_scaling", "scale_lr")
         or _scales(program)
@@ -69,7 +69,6 @@ def _scales(program: Program) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the learning rate does not grow with the number of Horovod's ranks",
     why=(
         "Horovod averages over all ranks, so the batch grows with them. With the learning rate of one GPU, "

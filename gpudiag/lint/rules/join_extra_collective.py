@@ -7,7 +7,6 @@ from gpudiag.lint.collectives import collectives_of, is_of_a_part
 from gpudiag.lint.program import Mistake, Program, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import GROUP_MAKERS
-from gpudiag.model.lint import Severity
 
 _JOIN = "torch.distributed.algorithms.join.Join"
 
@@ -63,7 +62,6 @@ def _loops_within(program: Program, item: ast.expr, loops: tuple[ast.stmt, ...])
 
 # Source: torch's tutorial and documentation of torch.distributed.algorithms.join.
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a collective of one's own in each step under Join",
     why=(
         "Join answers the collectives of DDP for ranks whose data has ended, and no others. A further "

@@ -83,7 +83,6 @@ def _fixed(text: str) -> str:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="ranks are started by torch.distributed.launch",
     why=(
         "torch 2.13 warns that the module will be removed. torchrun takes the same arguments and always "

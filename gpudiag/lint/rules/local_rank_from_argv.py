@@ -8,7 +8,7 @@ from gpudiag.lint.corrections import in_front_of, with_replaced
 from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import keyword_node
-from gpudiag.model.lint import Edit, Severity
+from gpudiag.model.lint import Edit
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -166,7 +166,6 @@ def _edits(program: Program, call: ast.Call) -> tuple[Edit, ...]:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the local rank is read from the command line only",
     why=(
         "torchrun passes the local rank in the environment (LOCAL_RANK), and only the deprecated "

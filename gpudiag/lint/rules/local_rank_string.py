@@ -8,7 +8,7 @@ from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DDP_CLASSES, INIT, SAMPLER
-from gpudiag.model.lint import Edit, Severity
+from gpudiag.model.lint import Edit
 
 _TEXTS = frozenset({"rank_text", "local_rank_text", "world_size_text"})
 
@@ -102,7 +102,6 @@ def _ends_plainly(program: Program, made: ast.Call) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a rank or world size is text where a number is needed",
     why=(
         "An argument without a type and a variable of the environment are text. torch refuses text as a "

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.trace import Step
+from gpudiag.lint.training import runs_beside
 from gpudiag.lint.values import RANKS
-from gpudiag.model.lint import Severity
 
 _WRITERS = ("torch.utils.tensorboard.SummaryWriter", "wandb.init", "mlflow.start_run")
 
@@ -24,7 +23,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         call = step.node
         if not isinstance(call, ast.Call) or call in reported or step.where.handling:
             continue
-        if program.which_ranks(step) is not None or not _in_a_rank(program, step, opened or horovod):
+        if program.which_ranks(step) is not None or not runs_beside(step, opened or horovod):
             continue
         if (
             program.values.depends_on(call, RANKS | {"rank_text", "local_rank_text", "main_process"})
@@ -40,16 +39,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         )
 
 
-def _in_a_rank(program: Program, step: Step, opened: list[Step]) -> bool:
-    """Whether the group is opened in the same run, and in the same process."""
-    return any(
-        other.where.spawned == step.where.spawned and other.where.entry is step.where.entry
-        for other in opened
-    )
-
-
 RULE = Rule(
-    severity=Severity.FINDING,
     title="every rank opens a log writer",
     why=(
         "Each rank writes events into one folder, or starts a run of its own on the server: curves are "

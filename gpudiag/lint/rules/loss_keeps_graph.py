@@ -7,7 +7,6 @@ from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import without_gradients
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -125,7 +124,6 @@ def _lets_go(node: ast.AST, text: str) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a running total of the loss keeps every step's graph",
     why=(
         "The loss is a tensor that keeps its graph. A sum of losses keeps all of their graphs, and memory "

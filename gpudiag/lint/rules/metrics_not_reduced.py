@@ -8,7 +8,6 @@ from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import loaders_of, sampler_of, samples_by_rank, training_loaders
-from gpudiag.model.lint import Severity
 
 _REDUCED = (
     "\\w*reduce\\w*",
@@ -77,7 +76,6 @@ def _counted(program: Program, step: Step) -> ast.AugAssign | None:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a figure over sharded test data is never reduced over the ranks",
     why=(
         "A DistributedSampler gives each rank a share of the test set. Rank 0 prints the figure of its own "

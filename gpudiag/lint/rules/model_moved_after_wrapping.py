@@ -7,7 +7,6 @@ from gpudiag.lint.corrections import in_front_of, with_replaced
 from gpudiag.lint.program import Mistake, Program, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import root_name
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -88,7 +87,6 @@ def _mistake(program: Program, maker: ast.Call, call: ast.Call) -> Mistake:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a model is moved to its device after DDP has wrapped it",
     why=(
         "DDP sorts the parameters into buckets and exchanges them on the device that they are on when it is "

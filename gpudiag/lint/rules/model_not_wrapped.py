@@ -8,7 +8,6 @@ from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules.ranks_in_a_loop import takes_turns
 from gpudiag.lint.training import optimizer_calls, owner_of_parameters
-from gpudiag.model.lint import Severity
 
 _EXCHANGES = (
     "DistributedDataParallel",
@@ -112,7 +111,6 @@ def _exchanges_by_hand(program: Program) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the process group is opened, and the model is never wrapped",
     why=(
         "Opening a process group averages nothing. Without DDP, FSDP or an all_reduce of the gradients each "

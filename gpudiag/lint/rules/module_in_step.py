@@ -8,7 +8,6 @@ from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import calls_behind, root_name, without_gradients
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -117,7 +116,6 @@ def _fix(program: Program, call: ast.Call, instead: str) -> str:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the training step calls the model without its wrapper",
     why=(
         "DDP prepares the exchange of gradients in its own forward, and DeepSpeed in its engine's. A step "

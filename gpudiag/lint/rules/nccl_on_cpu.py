@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
-from gpudiag.model.lint import Severity
 
 _MAKERS = frozenset(
     "torch.tensor torch.zeros torch.ones torch.empty torch.rand torch.randn torch.full torch.arange".split()
@@ -100,7 +99,6 @@ def _made_on_cpu(program: Program, given: ast.expr | None) -> ast.Call | None:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="NCCL is used for tensors on the CPU",
     why=(
         "NCCL exchanges GPU memory only: DDP or the collective fails with `No backend type associated with "

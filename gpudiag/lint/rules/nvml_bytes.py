@@ -67,7 +67,6 @@ def _makers(program: Program, node: ast.expr) -> list[ast.Call]:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a name from NVML is decoded, though it is text",
     why=(
         "Old versions of pynvml returned bytes; nvidia-ml-py gives str since 11.515, which has no decode. "

@@ -9,7 +9,6 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import Root, owner_of_parameters, roots_through_calls
 from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -51,7 +50,6 @@ def _same_run(first: Step, later: Step) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the optimizer is built before FSDP shards the model",
     why=(
         "Sharding puts new parameters in the place of the old ones. An optimizer that was built before "

@@ -10,7 +10,6 @@ from gpudiag.lint.ranks import is_stand_in
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import calls_behind
 from gpudiag.lint.vocabulary import DDP_CLASSES, INIT, SAMPLER
-from gpudiag.model.lint import Severity
 
 _LAUNCHERS = {"SLURM_PROCID": "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_LOCAL_RANK"}
 
@@ -146,7 +145,6 @@ def _find_ranks(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the rank of the job and the local rank are mixed up",
     why=(
         "On one machine the two are equal; on two they are not. Rank 8 then asks for GPU 8, which is not "

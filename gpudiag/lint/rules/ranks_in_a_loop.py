@@ -8,7 +8,6 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Loop, Step
 from gpudiag.lint.values import RANKS
 from gpudiag.lint.vocabulary import INIT
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -76,7 +75,6 @@ def _plays_ranks(program: Program, step: Step, loop: Loop) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a loop over the ranks makes them work one after the other",
     why=(
         "Every rank runs the whole script by itself. A loop over ranks makes them wait for each other, or "

@@ -7,7 +7,6 @@ from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DDP_CLASSES
-from gpudiag.model.lint import Severity
 
 _HOROVOD = frozenset(
     """
@@ -61,7 +60,8 @@ def _find(program: Program) -> Iterator[Mistake]:
                 f"{_taker(call)} = {text}",
             )
         elif package == "torch.distributed" and (
-            is_constant(keyword(call, "async_op"), True) or short in ("isend", "irecv")
+            is_constant(keyword(call, "async_op"), True)
+            or (short in ("isend", "irecv") and not program.mentions("sync\\w*", "barrier"))
         ):
             yield Mistake(
                 call,
@@ -109,7 +109,6 @@ def _taker(call: ast.Call) -> str:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the result of a collective or a wrapper is discarded",
     why=(
         "Horovod's allreduce, Accelerate's gather and prepare, and DDP return a new object and do not "

@@ -9,7 +9,6 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Loop
 from gpudiag.lint.training import batch_sampler_of, loaders_of, sampler_of, training_loaders
 from gpudiag.lint.values import RANKS
-from gpudiag.model.lint import Severity
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text", "world_size", "world_size_text"}
 _BY_HAND = (
@@ -78,9 +77,8 @@ def _is_for_training(program: Program, loader: ast.Call, loop: Loop) -> bool:
 
 def _averages(program: Program) -> bool:
     """Whether the ranks train one model: it is wrapped in DDP, or Horovod's optimizer averages."""
-    return bool(program.ddp_steps and (program.opens_group or not program.script.whole)) or any(
-        name == "DistributedOptimizer" for name, _ in program.calls_within("horovod.torch")
-    )
+    in_torch = program.ddp_steps and (program.opens_group or not program.script.whole)
+    return bool(in_torch) or program.averages_by_horovod
 
 
 def _is_whole(program: Program, data: ast.expr) -> bool:
@@ -143,7 +141,6 @@ def _seeds_by_rank(program: Program) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the training data is not split among the ranks",
     why=(
         "Without a DistributedSampler each rank reads all of the data: an epoch takes as long as on one "

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.model.lint import Severity
 
 _BLOCKING = {
     f"torch.distributed.{name}": name for name in ("send", "recv", "send_object_list", "recv_object_list")
@@ -100,7 +99,6 @@ def _in_order(
 
 # Source: torch's documentation of point-to-point communication.
 RULE = Rule(
-    severity=Severity.FINDING,
     title="two ranks both receive first, or both send first",
     why=(
         "send and recv wait for the other side. If both ranks receive first, no rank ever sends. If both "

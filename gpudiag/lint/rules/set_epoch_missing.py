@@ -17,7 +17,6 @@ from gpudiag.lint.training import (
     shuffles,
     training_loaders,
 )
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -164,7 +163,6 @@ def _stuck(program: Program, call: Step, loop: Loop) -> Mistake:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="set_epoch is never called on a DistributedSampler that shuffles",
     why=(
         "The sampler draws its order from its seed and the epoch. Without set_epoch every epoch is read in "

@@ -8,7 +8,6 @@ from gpudiag.lint.program import Mistake, Program, argument, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import batch_sampler_of, sampler_of
 from gpudiag.lint.vocabulary import LOADER
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -43,7 +42,6 @@ def _excluded(program: Program, guards: tuple[object, ...], sampler: ast.expr | 
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a DataLoader has shuffle=True and a sampler",
     why=(
         "The two exclude each other: DataLoader raises a ValueError. A DistributedSampler shuffles by itself."

@@ -7,7 +7,6 @@ from gpudiag.lint.corrections import moved, out_of
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
-from gpudiag.model.lint import Severity
 
 _STEPPED = {
     "optimizer": "the optimizer",
@@ -83,7 +82,6 @@ def _what(program: Program, receiver: ast.expr) -> str | None:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the optimizer, the scheduler or the backward pass runs on one rank only",
     why=(
         "DDP keeps the ranks equal only while all make the same steps. A scheduler stepped on rank 0 alone "

@@ -7,7 +7,6 @@ from gpudiag.lint.collectives import collectives_of
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.model.lint import Severity
 
 _AGREES = (
     "broadcast",
@@ -87,7 +86,6 @@ def _trains(program: Program, loop: ast.stmt) -> bool:
 
 # Source: torch's documentation of collectives, Slurm's of sbatch --signal.
 RULE = Rule(
-    severity=Severity.FINDING,
     title="each rank leaves the training loop by its own signal",
     why=(
         "A scheduler's signal reaches the ranks at different moments. A rank that sees it before its next "

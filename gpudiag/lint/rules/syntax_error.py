@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -13,7 +12,6 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the script is not valid Python",
     why=(
         "Python refuses the whole file. In a notebook only that cell is left out; a sketch in a page is no "

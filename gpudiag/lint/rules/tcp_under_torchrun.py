@@ -83,7 +83,6 @@ def _is_torchrun(program: Program, step: Step) -> bool:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a script that torchrun starts uses its own tcp:// address",
     why=(
         "torchrun opens the store itself and gives every rank its address; then no rank opens one at the "

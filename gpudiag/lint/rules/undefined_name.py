@@ -10,7 +10,6 @@ from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import owner_of_parameters
 from gpudiag.lint.vocabulary import CONVENTIONAL_NAMES, DDP_CLASSES
-from gpudiag.model.lint import Severity
 
 _KNOWN = frozenset(
     {
@@ -98,7 +97,6 @@ def _uses(program: Program) -> Iterator[tuple[ast.expr, str]]:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="a device, rank or model has a name that is not defined",
     why="The script ends with a NameError at this line, often after the data has been loaded on every rank.",
     find=_find,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant
 from gpudiag.lint.rule import Rule
-from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -41,7 +40,6 @@ def _fix(program: Program, call: ast.AST) -> str:
 
 
 RULE = Rule(
-    severity=Severity.FINDING,
     title="the number of ranks, or the rank, is written into the script",
     why=(
         "With world_size=1 every process forms its own group and trains by itself, without an error. With "

@@ -81,7 +81,7 @@ def stream_ranks(emit: Emit, command_pid: int, variable: str, run_id: str, famil
     """Send `("ranks", [[pid, rank, error file], ...], world size, expected, torchrun without ranks)`; without ranks, the family's `("jobs", ...)`."""
     processes = list_processes()
     for job in find_launched_jobs(processes):
-        own = [one for one in job.ranks if _has(one.process, variable, run_id)]
+        own = [one for one in job.ranks if (one.process.environment or {}).get(variable) == run_id]
         if own:
             emit(("ranks", [_row_of(one.process, one.rank) for one in own], _size(job), _expected(job), None))
             return
@@ -94,10 +94,6 @@ def stream_ranks(emit: Emit, command_pid: int, variable: str, run_id: str, famil
         if one.python and (one.pid == command_pid or command_pid in one.ancestors) and is_of_nodes(one)
     )
     emit(("ranks", [], None, None, next(agents, None)))
-
-
-def _has(process: Process, variable: str, run_id: str) -> bool:
-    return (process.environment or {}).get(variable) == run_id
 
 
 def _row_of(process: Process, rank: Any) -> list[Any]:

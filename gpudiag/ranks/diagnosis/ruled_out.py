@@ -34,7 +34,9 @@ def _death_or_stop(_: Incident, views: _Views) -> str:
 def _earlier_failure(incident: Incident, views: _Views) -> str:
     """The first failure is the cause; what other ranks did after it is a consequence."""
     others = [view for view in views if view.rank != incident.rank]
-    failed = [_failed_at(view) for view in others if _has_failed(view)]
+    failed = [
+        view.changed_at if view.raised is None else view.raised.at for view in others if _has_failed(view)
+    ]
     if not others or any(at <= incident.at_seconds for at in failed):
         return ""
     return "another rank as the cause (none had died, raised or been stopped before)"
@@ -64,10 +66,6 @@ def _absence(incident: Incident, views: _Views) -> str:
 def _has_failed(view: RankView) -> bool:
     ended_badly = view.life is Life.ENDED and not view.ended_well
     return ended_badly or view.life is Life.STOPPED or view.raised is not None
-
-
-def _failed_at(view: RankView) -> float:
-    return view.changed_at if view.raised is None else view.raised.at
 
 
 _EXCLUSIONS: Mapping[IncidentKind, tuple[Callable[[Incident, _Views], str], ...]] = MappingProxyType(

@@ -252,7 +252,7 @@ class Agent:
             self._take_last_look()
 
     def _take_last_look(self) -> None:
-        """Look before a signal ends the job, if it stands still; then reply that the signal may be passed on."""
+        """Look before a signal ends the job, if it stands still; then let the signal pass."""
         longest = max(self.still_seconds().values(), default=0.0)
         steps = 0.0 if isinstance(self.step, Missing) else _STILL_STEPS * self.step.seconds
         if longest < max(_STILL_SECONDS, steps) or self.stalls.stands:
@@ -297,7 +297,7 @@ class Agent:
             self._announce(sentence)
 
     def _find(self, now: float) -> None:
-        """List the ranks where that is due: when the command starts processes, when ranks end, and now and then."""
+        """List the ranks when due: when processes start, when ranks end, and now and then."""
         if not self.members.complete:
             started = _descendants(self._command_pid)
             if started - self._started:
@@ -327,7 +327,7 @@ class Agent:
         self._due["find"] = now + self._find_pause
 
     def _note_agent(self) -> None:
-        """Follow a torchrun without ranks while it waits for other nodes; the wait ends when it starts some."""
+        """Follow a torchrun without ranks while it waits for other nodes, until it starts some."""
         if self.members.agent_pid is None:
             if self._waits_since is not None:
                 self._waits_since = None
@@ -376,7 +376,7 @@ class Agent:
         )
 
     def _is_suspect(self, member: Member, now: float) -> bool:
-        """Whether a rank looks slow, and was not seen often enough of late as it is now: asleep, or at work."""
+        """Whether a rank looks slow, and was not seen often enough as it is now: asleep, or at work."""
         if member.pid not in self._suspects or now < member.glanced_at + _SUSPECT_GLANCE_SECONDS:
             return False
         asleep = member.sleeps
@@ -425,7 +425,7 @@ class Agent:
         return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
-        """Find the step time; one that was found stays where none is found now, or once a stall was reported."""
+        """Find the step time; a found one stays where none is found, or once a stall was reported."""
         if self.stalls.stands or self.stalls.ended:
             return
         if any(one.standing.since_seconds is not None for one in self.members.living):
@@ -474,7 +474,7 @@ class Agent:
         )  # by their pids
 
     def _ask_records(self, now: float) -> None:
-        """Ask the ranks for flight records where one looks slow: seldom, as each writes a line to the job's log."""
+        """Ask the ranks for flight records where one looks slow: seldom, as it writes to the job's log."""
         if not self._suspects or now < self._due["records"] or self._plan.scratch is None:
             return
         if not any(
@@ -491,7 +491,7 @@ class Agent:
         self._children.start("records", child, take, RECORDS_SECONDS)
 
     def measure_slow(self) -> None:
-        """Find the ranks that the others wait for; those that have ended are judged by what was seen of them."""
+        """Find the ranks that the others wait for; of ended ones, by what was seen."""
         if self.stalls.stands:
             return  # a rank that stands still waits for nobody by being fast
         members = [one for one in self.members.latest if one.coarse]
@@ -555,7 +555,7 @@ def _processor_seconds() -> float:
 
 
 def _descendants(pid: int, depth: int = 3) -> frozenset[int]:
-    """The processes that a process has started, and those below them; empty where the kernel does not list them."""
+    """The processes that a process has started, and those below; empty where none are listed."""
     started = children(pid, of_main_thread=True)
     below = [_descendants(child, depth - 1) for child in started] if depth > 1 else []
     return frozenset(started).union(*below)

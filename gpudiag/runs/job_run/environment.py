@@ -69,7 +69,7 @@ def build_environment(
     *,
     nan_check: bool = False,
 ) -> JobEnvironment:
-    """The command's environment; dumps and error files go to `folder`, pipes and exceptions beside `scratch`."""
+    """The command's environment; dumps and error files in `folder`, pipes beside `scratch`."""
     version = read_torch_version(argv, caller)
     added = {RUN_VARIABLE: run_id}
     for names, value in ((_BUFFER, BUFFER_ENTRIES), (_DUMP_FILE, f"{folder}/{DUMP_NAME}")):
@@ -145,7 +145,7 @@ def find_interpreter(argv: Sequence[str], environment: Mapping[str, str]) -> str
 
 
 def _interpreter_of(script: Path) -> str | None:
-    """The Python in a script's #! line, or in the second line that pip writes where the path is too long for one."""
+    """The Python in a script's #! line, or in the second line that pip writes for a long path."""
     try:
         with script.open("rb") as file:
             head = file.read(_SCRIPT_HEAD_BYTES)

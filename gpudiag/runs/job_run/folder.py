@@ -27,7 +27,7 @@ def _prefix() -> str:
 
 
 def make_folder(folder: Path) -> bool:
-    """Whether the folder is this run's to remove: new, or left empty before. Raises UsageError: it is not made."""
+    """Whether the folder is this run's to remove: new, or left empty. Raises UsageError: not made."""
     try:
         folder.mkdir()
     except FileExistsError:
@@ -76,7 +76,7 @@ def _left_folders(place: Path) -> Iterator[Path]:
 
 
 def _used_by_processes(folders: list[Path]) -> frozenset[Path]:
-    """Those that the environment of a process names; other users' processes, which are unreadable, have none."""
+    """Those that a process's environment names; other users' are unreadable."""
     words = {folder: os.fsencode(f"{folder}/") for folder in folders}
     found = list_environments()
     return frozenset(folder for _, text in found for folder, word in words.items() if word in text)

@@ -104,7 +104,7 @@ def _with_earlier(rank: RankSeen, before: Sequence[ProcessLook], seconds_ago: fl
 
 @contextmanager
 def _without_new_dumps(folder: str) -> Iterator[None]:
-    """Remove the dumps of flight recorders that appear in the folder meanwhile: they were asked for, and read; nothing without a folder."""
+    """Remove the dumps that appear in the folder meanwhile: they were asked for, and read."""
     if not folder:
         yield
         return
@@ -118,7 +118,7 @@ def _without_new_dumps(folder: str) -> Iterator[None]:
 
 
 def start_records(pid: int, step_seconds: float, folder: str) -> GuardedChild:
-    """A child that asks the ranks for their flight records, by their pipes, and finds who comes late to collectives."""
+    """A child that asks the ranks for flight records by their pipes, and finds who comes late."""
     return start_guarded("gpudiag.runs.job_run.look:stream_records", pid, step_seconds, folder)
 
 
@@ -136,7 +136,7 @@ def stream_records(emit: Callable[[Any], None], pid: int, step_seconds: float, f
 
 
 def read_records(child: GuardedChild) -> LateRank | None:
-    """Who comes late by the flight records of an ended `start_records`; None for nobody, or without records."""
+    """Who comes late by an ended `start_records`; None for nobody, or without records."""
     return next((LateRank(**rest[0]) for kind, *rest in child.messages if kind == "late"), None)
 
 

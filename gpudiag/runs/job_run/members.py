@@ -88,7 +88,7 @@ class Member:
 
     @property
     def still_since(self) -> float:
-        """Since when it has stood still: it did not go to sleep, or only to ask again whether something has come."""
+        """Since when it has stood still: no sleep, or only to ask again whether something has come."""
         stands = self.standing.since_seconds
         return self.moved_at if stands is None else min(self.moved_at, stands)
 
@@ -105,7 +105,7 @@ class Member:
             self._read_wait_channel(pulse.at_seconds)
 
     def _read_wait_channel(self, now: float) -> None:
-        """Note what it sleeps in, if it does: once a second until that is known, for the kernel looks a name up each time."""
+        """Note what it sleeps in, once a second until known: the kernel looks a name up each time."""
         pause = _COARSE_SECONDS if len(self.wait_channels) < _FIRST_WAIT_CHANNELS else _WAIT_CHANNEL_SECONDS
         if now - self.channel_at >= pause and self.sleeps:
             self.channel_at = now
@@ -118,7 +118,7 @@ class Member:
         return len(self.fine) > 1 and asleep_share(self.fine[-2], self.fine[-1]) >= _ASLEEP
 
     def stopped_unseen(self, now: float, seconds: float) -> bool:
-        """Whether it has stood still for so long without a glance since; at most some times, whatever it does."""
+        """Whether it has stood still so long without a glance; at most some times."""
         return (
             bool(self.fine)
             and now - self.moved_at >= seconds

@@ -108,7 +108,7 @@ class Witness:
         self._ask, self._answer = ours[1], its[0]
 
     def saw(self, number: int) -> bool:
-        """Whether the signal, which we just got, was sent to the whole group; False where the witness is gone."""
+        """Whether the signal that we just got was sent to the whole group; False without the witness."""
         time.sleep(_SPREAD_SECONDS)
         seen = bool(_pending(self.pid) & (1 << (number - 1)))
         if seen:

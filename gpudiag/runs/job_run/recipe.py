@@ -1,4 +1,4 @@
-"""The recipe of `gpudiag run`: start the job, put an agent beside it, wait, and leave the verdict in one file."""
+"""The recipe of `gpudiag run`: start the job and an agent beside it, wait, leave the verdict in a file."""
 
 import json
 import os

@@ -42,7 +42,7 @@ def remove_files(prefix: str) -> None:
 
 
 def remove_left_files(variable: str, place: Path = PLACE) -> None:
-    """Remove the files of killed runs; `variable` has the run's id in the environment of its job's processes."""
+    """Remove the files of killed runs; `variable` has the run's id in its processes' environment."""
     left: dict[str, list[Path]] = {}
     for path in _files(place):
         with suppress(OSError):

@@ -36,7 +36,7 @@ class _Pause:
 
 
 class Stalls:
-    """Follows standstills. `ended`: those that are over and were reported, also with the end of their ranks."""
+    """Follows standstills. `ended`: those over and reported, also with the end of their ranks."""
 
     def __init__(self, rule: StallRule) -> None:
         """Report by that rule."""
@@ -53,7 +53,7 @@ class Stalls:
         return self._pause is not None and self._pause.reported
 
     def wants_look(self, still: Mapping[int, float], step: Reading[StepTime]) -> bool:
-        """Whether the ranks should be looked at now; `still` is for how many seconds each rank has stood still."""
+        """Whether the ranks should be looked at now; `still`: seconds each rank has stood still."""
         longest = max(still.values(), default=0.0)
         if self._pause is None:
             limit = self._rule.limit_seconds(step, self.longest_pause_seconds)
@@ -121,7 +121,7 @@ class Stalls:
         )
 
     def earlier_look(self) -> tuple[Job, float] | None:
-        """The job in the last look at the standstill that goes on, and how many seconds ago; None without one."""
+        """The job in the last look at the present standstill, and how many seconds ago; or None."""
         if self._pause is None or self._pause.look is None:
             return None
         return self._pause.look.job, time.monotonic() - self._pause.looked_at
@@ -139,7 +139,7 @@ class Stalls:
         return self._pause
 
     def report_at_end(self) -> None:
-        """Report a standstill in which the job ended, however long it was, where the last look at it shows a fault."""
+        """Report a standstill in which the job ended, if the last look at it shows a fault."""
         last = self._last()
         if last is None or last.reported or last.look is None or last.look.outcome is not Outcome.FAIL:
             return

@@ -1,4 +1,4 @@
-"""Whether a rank that wakes up now and then stands all the same, at one place, with next to no processor time.
+"""Whether a rank that wakes up now and then stands all the same, at one place, with hardly any work.
 
 To its pulse a poll is a step. Two glances at the stack, at the same lines with the same objects, show it;
 since when, its processor time shows to a second, else the first glance.
@@ -34,7 +34,7 @@ class Standing:
 
     @property
     def since_seconds(self) -> float | None:
-        """Since when it has stood, by the agent's clock; None where it moves, or was not seen twice at one place."""
+        """Since when it has stood, by the agent's clock; None where it moves, or was not seen twice."""
         if self._count < 2:
             return None
         known = [one for one in (self._busy_at, self._differed_at) if one is not None]

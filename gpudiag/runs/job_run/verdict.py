@@ -1,4 +1,4 @@
-"""The document of a run: what the agent saw, judged, with what the machine and the job's own files show beside it."""
+"""The document of a run: what the agent saw, judged, with what the machine and the job's files show."""
 
 import os
 import resource
@@ -209,7 +209,7 @@ def _tail(path: Path, before: int) -> str:
 
 
 def _last_calls(folder: Path) -> dict[int, str]:
-    """By rank the first collective that its flight record's dump shows without an end: `all_reduce number 43 of group default_pg`."""
+    """By rank the first collective without an end in its flight record: `all_reduce number 43 of ...`."""
     found = {}
     for path in sorted(folder.glob(f"{DUMP_NAME}*")):
         with suppress(DumpRefused):

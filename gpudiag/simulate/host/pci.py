@@ -44,7 +44,7 @@ def render_pci(blueprint: Blueprint) -> Tree:
 
 
 def _add_rdma_devices(links: dict[str, str], host: HostFacts) -> None:
-    """Add what shows to which network card each RDMA device belongs: the cards in the order of the devices."""
+    """Add which network card each RDMA device belongs to: cards in the order of the devices."""
     cards = (one.address for one in host.pci_functions if one.class_id.startswith(_NETWORK_CLASS))
     for device, address in zip(host.infiniband_gbit_per_second, cards, strict=False):
         folder = links[f"sys/bus/pci/devices/{address}"].removeprefix("../../../")
@@ -54,7 +54,7 @@ def _add_rdma_devices(links: dict[str, str], host: HostFacts) -> None:
 def _add_bridges(
     files: dict[str, str], links: dict[str, str], parent: str, numa_node: int, gpu: GpuBlueprint | None = None
 ) -> None:
-    """Add the bridges of a folder's path that are not there yet; the last one is the slot of the GPU, if one is given."""
+    """Add the missing bridges of a folder's path; the last one is the GPU's slot, if given."""
     folders = parent.split("/")
     for depth in range(3, len(folders)):  # behind sys, devices and the root
         above = "/".join(folders[:depth])

@@ -90,7 +90,7 @@ def _status(process: HostProcess) -> str:
 
 
 def _stat(process: HostProcess, host: HostFacts) -> str:
-    """proc_pid_stat(5): 16 fields lie between the process group and the start, field 22; field 24 is the memory in pages."""
+    """proc_pid_stat(5): 16 fields from the process group to the start (22); 24 is memory in pages."""
     start = _start_ticks(process, host)
     return (
         f"{process.pid} ({_name(process)}) {process.state} {process.parent_pid} {process.pid} "

@@ -12,6 +12,7 @@ from gpudiag.reference.vocabulary import (
     BRANDS,
     BRANDS_IN_NVIDIA_SMI,
     COMPUTE_MODES,
+    QUERY_ALIASES,
     RECOVERY_ACTIONS,
     word_of,
 )
@@ -165,30 +166,11 @@ FIELDS: dict[str, tuple[Reader, str]] = {
     "pcie.link.width.current": (lambda gpu: gpu.number("GetCurrPcieLinkWidth"), ""),
     "pcie.link.width.max": (lambda gpu: gpu.number("GetMaxPcieLinkWidth"), ""),
 }
-# Other names that nvidia-smi accepts for the same fields.
-ALIASES = {
-    "gpu_uuid": "uuid",
-    "gpu_name": "name",
-    "gpu_serial": "serial",
-    "gpu_bus_id": "pci.bus_id",
-    "power.draw.instant": "power.draw",
-    "power.draw.average": "power.draw",
-    "clocks.current.graphics": "clocks.gr",
-    "clocks.current.sm": "clocks.sm",
-    "clocks.current.memory": "clocks.mem",
-    "clocks.current.video": "clocks.video",
-    "clocks.max.graphics": "clocks.max.gr",
-    "clocks.max.memory": "clocks.max.mem",
-    "clocks.applications.graphics": "clocks.applications.gr",
-    "clocks.applications.memory": "clocks.applications.mem",
-    "clocks_throttle_reasons.active": "clocks_event_reasons.active",
-    "pcie.link.gen.gpucurrent": "pcie.link.gen.current",
-}
 
 
 def find_field(name: str) -> tuple[Reader, str] | None:
     """How the field is read and its unit, or None where nvidia-smi has no such field."""
-    return FIELDS.get(ALIASES.get(name, name))
+    return FIELDS.get(QUERY_ALIASES.get(name, name))
 
 
 def render_header(names: list[str], *, with_units: bool) -> str:

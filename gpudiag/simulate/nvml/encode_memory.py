@@ -221,7 +221,7 @@ def encode_processes(answers: GpuAnswers, processes: Any) -> None:
 
 
 def encode_shares(answers: GpuAnswers, processes: Any, utilization: Any) -> None:
-    """Answer the processes' shares of the SMs: those that compute work alike, and together as the GPU does."""
+    """Answer the processes' shares of the SMs: alike for those that compute, as the GPU's together."""
     if isinstance(processes, Refusal) or not isinstance(utilization, int):
         return
     computing = [process for process in processes if process["kind"] == "compute"]

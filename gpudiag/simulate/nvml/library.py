@@ -22,6 +22,7 @@ _SOURCES = (_SOURCE_NAME, "nvml_state.h", "nvml_events.h", "nvml_gpm.h")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-sanitize=all", "-pthread")
 # A cold `zig cc` builds its own C runtime first, which takes tens of seconds on a slow machine.
 _BUILD_TIMEOUT_SECONDS = 180.0
+_BUILD_BYTES = 2 << 20  # its sources and itself
 
 
 def build_library() -> Path:
@@ -34,14 +35,15 @@ def build_library() -> Path:
     sources = {name: package.joinpath(name).read_text("utf-8") for name in _SOURCES}
     sources["nvml_symbols.inc"] = _render_symbols()
     digest = hashlib.sha256(f"{sources}\0{_FLAGS}\0{os.uname().machine}".encode()).hexdigest()
-    cache = _cache_directory()
-    library = cache / f"libnvidia-ml-{digest[:16]}.so"
+    name = f"libnvidia-ml-{digest[:16]}.so"
+    cache = _cache_directory(name)
+    library = cache / name
     if library.exists():
         return library
     with tempfile.TemporaryDirectory(prefix=".build-", dir=cache) as folder:
         work = Path(folder)
-        for name, text in sources.items():
-            (work / name).write_text(text)
+        for source, text in sources.items():
+            (work / source).write_text(text)
         _compile(work)
         # A concurrent build makes the same file: the last rename wins, harmlessly.
         os.replace(work / LIBRARY_NAME, library)
@@ -78,14 +80,17 @@ def _render_symbols() -> str:
     return f"#define NVML_FUNCTIONS(X) {functions}\n#define NVML_RETURNS(X) {returns}\n"
 
 
-def _cache_directory() -> Path:
-    """This user's cache folder, or a temporary one where it cannot be used."""
+def _cache_directory(name: str) -> Path:
+    """This user's cache folder, or a temporary one where it neither holds that file nor has room for it."""
     wanted = cache_folder()
     if wanted is None:
         return _own_temporary_directory()
     try:
+        if (wanted / name).exists():
+            return wanted
         wanted.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=wanted):
+        with tempfile.TemporaryFile(dir=wanted) as room:
+            os.posix_fallocate(room.fileno(), 0, _BUILD_BYTES)
             return wanted
     except OSError:
         return _own_temporary_directory()

@@ -15,7 +15,7 @@ _ADDRESS, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 
 
 class HorovodStrategy(Strategy):
-    """`hvd.DistributedOptimizer`; our process group only passes the address of Horovod's rendezvous to the ranks."""
+    """`hvd.DistributedOptimizer`; our process group only passes on Horovod's rendezvous."""
 
     framework = "horovod"
     fixed_order = False  # tensors that are ready at the same time are summed together

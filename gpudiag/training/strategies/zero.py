@@ -118,7 +118,7 @@ class ZeroStrategy(Strategy):
         return {}
 
     def own_part(self, whole: Tensors) -> Tensors:
-        """What of each tensor this rank steps: in stages 1 and 2 a range of all in a row, in stage 3 one of each."""
+        """What of each tensor this rank steps: stages 1 and 2 a range of all, stage 3 one of each."""
         rank, size = self.group.rank, self.group.world_size
         stage = self.stage or 0
         if stage == 0:

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from gpudiag.checks.gpu.xid import judge_xids
+from gpudiag.checks.gpu.xid import judge_faults
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.kernel_log.lines import parse_kernel_line
@@ -48,7 +48,7 @@ def snapshot_with(recovery_action=None, **values):
 
 
 def judge(*events, snapshot=None, earlier=()):
-    return judge_xids(snapshot or snapshot_with(), events, earlier)
+    return tuple(finding for _, finding in judge_faults(snapshot or snapshot_with(), events, earlier))
 
 
 def codes(*events, **keywords):

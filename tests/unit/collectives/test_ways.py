@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from gpudiag.collectives import ways
 from gpudiag.collectives.cases import plan_sweep
 from gpudiag.collectives.results import Ways
 from gpudiag.collectives.ways import Graphs, allocate
@@ -41,3 +42,32 @@ def test_what_one_rank_lacks_the_run_lacks():
     assert _lacks(Ways(lack, NOT_ASKED))
     assert not _lacks(Ways("registered", True))
     assert not _lacks(Ways(NOT_ASKED, NOT_ASKED))
+
+
+@pytest.mark.skipif(not hasattr(torch, "AcceleratorError"), reason="torch before 2.8")
+def test_a_capture_that_cuda_refuses_is_no_fault_of_the_device(monkeypatch: pytest.MonkeyPatch):
+    def refuse(code: int | None, words: str):
+        error = torch.AcceleratorError(words)
+        if code is not None:
+            error.error_code = code  # type: ignore[attr-defined]
+
+        def capture(_: object):
+            raise error
+
+        monkeypatch.setattr(ways, "_capture", capture)
+        return Graphs()
+
+    for code, words in (
+        (900, "CUDA error"),
+        (901, "CUDA error"),
+        (None, "operation not permitted when stream is capturing"),
+    ):
+        graphs = refuse(code, words)
+        graphs.capture(lambda: None)()
+        assert isinstance(graphs.used, Missing)
+    for code, words in (
+        (700, "CUDA error: an illegal memory access was encountered"),
+        (None, "CUDA error: unspecified launch failure"),
+    ):
+        with pytest.raises(torch.AcceleratorError):
+            refuse(code, words).capture(lambda: None)

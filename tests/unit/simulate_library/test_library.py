@@ -1,6 +1,7 @@
 """The library is built once, by whatever compiler is there, into a place that is the user's own."""
 
 import ctypes
+import errno
 import os
 import shutil
 import subprocess
@@ -74,13 +75,29 @@ def test_the_output_of_the_compiler_is_passed_on(cache: Path, monkeypatch: pytes
     assert list(cache.iterdir()) == []
 
 
+@pytest.mark.parametrize("cache_is", ["a file", "on a full disk"])
 def test_without_a_cache_of_ones_own_a_temporary_folder_serves(
-    compiled: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    compiled: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache_is: str
 ) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    if cache_is == "a file":
+        (tmp_path / "cache").touch()
+    else:
+        monkeypatch.setattr(os, "posix_fallocate", refuse_room)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert build_library().parent == tmp_path / f"gpudiag-cache-{os.getuid()}"
+
+
+def refuse_room(*_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_cache_on_a_full_disk_still_gives_what_it_has(
+    compiled: None, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build_library()
+    monkeypatch.setattr(os, "posix_fallocate", refuse_room)
+    assert build_library() == built
 
 
 def test_a_temporary_folder_of_somebody_elses_is_not_trusted(

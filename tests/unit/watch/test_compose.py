@@ -12,8 +12,9 @@ from gpudiag.watch.choice import CHARTS, SORTS, Choice
 from gpudiag.watch.compose import compose, share_lines
 from gpudiag.watch.frame import Frame
 from gpudiag.watch.glyphs import ASCII, BLOCKS, Glyphs, choose_glyphs
-from gpudiag.watch.view import View, lines_of, render_view, text_of
+from gpudiag.watch.view import View, text_of
 from tests.unit.watch.frames import STORY, frame_of, now_of
+from tests.unit.watch.view_text import lines_of, render_view
 from tests.walking import walk
 
 PICTURES = Path(__file__).parents[2] / "corpus/watch"

@@ -15,8 +15,9 @@ from gpudiag.watch.glyphs import BLOCKS
 from gpudiag.watch.screen.app import WatchApp
 from gpudiag.watch.screen.dialogs import FilterLine, Page, Question
 from gpudiag.watch.screen.pane import Pane, changed_cells
-from gpudiag.watch.view import FAIL, GOOD, Span, render_view, text_of
+from gpudiag.watch.view import FAIL, GOOD, Span, text_of
 from tests.unit.watch.frames import STORY, frame_of, now_of
+from tests.unit.watch.view_text import render_view
 
 
 class FixedFeed:

@@ -1,8 +1,8 @@
 """Writes the pictures that test_compose.py compares with: `python -m tests.unit.watch.write_pictures`. Look at them."""
 
 from gpudiag.watch.glyphs import ASCII
-from gpudiag.watch.view import render_view
 from tests.unit.watch.test_compose import PICTURES, picture, steady
+from tests.unit.watch.view_text import render_view
 
 if __name__ == "__main__":
     for width in (80, 120, 200):

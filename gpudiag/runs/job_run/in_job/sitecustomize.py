@@ -25,7 +25,7 @@ def _run_own():  # noqa: ANN202
 
 
 def _keep_exceptions(prefix):  # noqa: ANN001, ANN202
-    """Have the exception that ends this process written to `prefix` and its pid, beside whatever else is done with it."""
+    """Have the exception that ends this process written to `prefix` and its pid as well."""
     usual = sys.excepthook
 
     def note(kind, value, stack):  # noqa: ANN001, ANN202
