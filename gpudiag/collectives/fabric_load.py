@@ -168,7 +168,7 @@ class LeafLoad:
                 again = [one for one in seen if one.round_number > screened]
                 if self._lowness(again, leaf)[0] >= _LOW_AGAIN:
                     found.append(self._weak(seen, leaf))
-                # A pair of this leaf does not show anything of its other one.
+                # A pair of this leaf shows nothing of its other leaf.
                 seen = [one for one in seen if leaf not in self._leaves(one)]
         return found
 
