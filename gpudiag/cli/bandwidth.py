@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 @click.command("bandwidth", context_settings=HELP_SETTINGS)
 @plan_options(BandwidthPlan)
-@click.option("--python", type=click.Path(), metavar="PATH", help="Run the torch of your job's interpreter.")
+@click.option(
+    "--python",
+    type=click.Path(readable=False),
+    metavar="PATH",
+    help="Run the torch of your job's interpreter.",
+)
 @store_option
 @emit_options()
 @launch_options()

@@ -19,8 +19,8 @@ model, a new fault, a receipt that was changed; 2 usage."""
 
 
 @click.command("compare", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
-@click.argument("before", type=click.Path(path_type=Path), metavar="A")
-@click.argument("now", type=click.Path(path_type=Path), metavar="B")
+@click.argument("before", type=click.Path(readable=False, path_type=Path), metavar="A")
+@click.argument("now", type=click.Path(readable=False, path_type=Path), metavar="B")
 @result_options(verbose="Show every difference, and each text whole.")
 def compare(before: Path, now: Path, wanted: Wanted) -> ExitStatus:
     """Compare two receipts, reports or snapshots: what differs in B, what matters, and which part it is.

@@ -35,7 +35,7 @@ def _complete_names(context: click.Context, parameter: click.Parameter, start: s
 )
 @click.option(
     "--nhc",
-    type=click.Path(path_type=str),
+    type=click.Path(readable=False),
     metavar="FILE",
     help="Print what gpudiag has instead of each line of this nhc.conf, of LBNL NHC or AzNHC; - is standard input.",
 )

@@ -22,7 +22,10 @@ that this machine does not have, are no error."""
 @click.command("doctor", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
 @click.option("--deep", is_flag=True, help="Import torch and start CUDA, which takes seconds.")
 @click.option(
-    "--python", type=click.Path(), metavar="PATH", help="Check the packages of your job's interpreter."
+    "--python",
+    type=click.Path(readable=False),
+    metavar="PATH",
+    help="Check the packages of your job's interpreter.",
 )
 @store_option
 @deadline_option(DEADLINE_SECONDS, "; torch has 30 s")

@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 
 @click.command("nccl-test", context_settings=HELP_SETTINGS)
 @plan_options(NcclTestPlan)
-@click.option("--python", type=click.Path(), metavar="PATH", help="Run the torch of your job's interpreter.")
+@click.option(
+    "--python",
+    type=click.Path(readable=False),
+    metavar="PATH",
+    help="Run the torch of your job's interpreter.",
+)
 @click.option(
     "--labels",
-    type=click.Path(),
+    type=click.Path(readable=False),
     metavar="FILE",
     help="Racks, leaves and rails, for --localise: topology.conf, `kubectl get nodes -o json`, or lines `HOST leaf=NAME`.",
 )

@@ -65,12 +65,15 @@ def _reports(
 @plan_options(PreflightPlan, {"only": offer_checks, "skip": offer_checks})
 @click.option(
     "--expect",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="Compare with this report or snapshot of a good machine.",
 )
 @click.option(
-    "--python", type=click.Path(), metavar="PATH", help="Judge the torch of your job's interpreter."
+    "--python",
+    type=click.Path(readable=False),
+    metavar="PATH",
+    help="Judge the torch of your job's interpreter.",
 )
 @click.option(
     "--report",
@@ -83,13 +86,13 @@ def _reports(
 )
 @click.option(
     "--receipt",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="Write a receipt: FILE.json, and FILE.html, the same as a page.",
 )
 @click.option(
     "--sign",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="KEY",
     help="Sign the receipt with this SSH key, as ssh-keygen -Y does.",
 )

@@ -20,7 +20,7 @@ Exit status: 0 unchanged, 1 changed, or signed by nobody of --signers, 2 usage,
 
 
 @click.command("receipt", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.argument("file", type=click.Path(readable=False, path_type=Path), metavar="FILE")
 @click.option(
     "--signers",
     type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),

@@ -63,7 +63,7 @@ def result_options(
             added = click.option("--verbose", is_flag=True, help=verbose)(added)
         added = click.option(
             "--output",
-            type=click.Path(),
+            type=click.Path(readable=False),
             callback=_writable,
             metavar="FILE",
             help="Write the JSON document to FILE too; - prints it instead.",

@@ -50,7 +50,7 @@ class _CommandBehindSeparator(click.Command):
 )
 @click.option(
     "--verdict",
-    type=click.Path(),
+    type=click.Path(readable=False),
     metavar="FILE",
     help="Write the verdict there; %h stands for the host.  [default: gpudiag-run-HOST-TIME-PID.json]",
 )

@@ -140,7 +140,7 @@ def events_option(command: _Command) -> _Command:
     """`--events FILE`: events as they happen; checked before any work starts."""
     return click.option(
         "--events",
-        type=click.Path(path_type=Path),
+        type=click.Path(readable=False, path_type=Path),
         callback=EventFile.require,
         metavar="FILE",
         help="Write each result and finding to FILE as it comes, as JSON lines; - prints them.",

@@ -49,7 +49,7 @@ Ctrl-C) it ends its runs and exits 0."""
 @store_option
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="File of tokens that may read or act.",
 )
@@ -69,23 +69,28 @@ Ctrl-C) it ends its runs and exits 0."""
 )
 @click.option(
     "--hub-tokens",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="File of `HOST TOKEN` lines, with which --hub reads.",
 )
 @click.option(
     "--hub-ca",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="Certificates that sign those of the machines of --hub.",
 )
 @click.option(
     "--tls-cert",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="Serve HTTPS with this certificate and --tls-key.",
 )
-@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The certificate's key.")
+@click.option(
+    "--tls-key",
+    type=click.Path(readable=False, path_type=Path),
+    metavar="FILE",
+    help="The certificate's key.",
+)
 @click.option(
     "--root-path", default="", metavar="PATH", help="The path prefix behind a proxy, such as /gpus."
 )

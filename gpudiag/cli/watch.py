@@ -49,22 +49,28 @@ Without the extra [watch], or a terminal: {_LIGHT}"""
     "--hosts", metavar="HOST,...", help="Watch these machines, by the API of their `gpudiag serve`."
 )
 @click.option(
-    "--hosts-file", type=click.Path(path_type=Path), metavar="FILE", help="The same, one machine a line."
+    "--hosts-file",
+    type=click.Path(readable=False, path_type=Path),
+    metavar="FILE",
+    help="The same, one machine a line.",
 )
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="With --hosts: a file with a line read:TOKEN, as for `gpudiag serve`.",
 )
 @click.option(
     "--record",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     metavar="FILE",
     help="Write what is seen to FILE; .gz packs it.",
 )
 @click.option(
-    "--replay", type=click.Path(path_type=Path), metavar="FILE", help="Show what --record wrote to FILE."
+    "--replay",
+    type=click.Path(readable=False, path_type=Path),
+    metavar="FILE",
+    help="Show what --record wrote to FILE.",
 )
 @click.option(
     "--ascii", "is_ascii", is_flag=True, help="Draw with ASCII characters.  [default: by locale and TERM]"

@@ -132,19 +132,23 @@ class LeafLoad:
         ready = {home: self._chance.sample(nodes, min(at_once, len(nodes))) for home, nodes in leaves.items()}
         while len(ready) > 1:
             one = max(ready, key=lambda home: len(ready[home]))
-            other = min(
+            first = ready[one].pop()
+            others = sorted(
                 (home for home in ready if home != one),
                 key=lambda home: (self._met[sorted_names(one, home)], -len(ready[home])),
             )
-            self._met[sorted_names(one, other)] += 1
-            first = ready[one].pop()
-            pairs = [(min(first, second), max(first, second)) for second in ready[other]]
-            place = next((place for place, pair in enumerate(pairs) if pair not in used), 0)
-            del ready[other][place]
-            used[pairs[place]] = None
-            for home in (one, other):
-                if not ready[home]:
-                    del ready[home]
+            new = (
+                (home, second, pair)
+                for home in others
+                for second in ready[home]
+                if (pair := (min(first, second), max(first, second))) not in used
+            )
+            if (chosen := next(new, None)) is not None:  # else it has met all that are left
+                other, second, pair = chosen
+                self._met[sorted_names(one, other)] += 1
+                ready[other].remove(second)
+                used[pair] = None
+            ready = {home: nodes for home, nodes in ready.items() if nodes}
 
     # --- what they show
 
@@ -164,7 +168,7 @@ class LeafLoad:
                 again = [one for one in seen if one.round_number > screened]
                 if self._lowness(again, leaf)[0] >= _LOW_AGAIN:
                     found.append(self._weak(seen, leaf))
-                # A pair of this leaf says nothing about its other one.
+                # A pair of this leaf shows nothing of its other leaf.
                 seen = [one for one in seen if leaf not in self._leaves(one)]
         return found
 
@@ -187,9 +191,7 @@ class LeafLoad:
             for leaves in self._groups
         ]
 
-    def _weakest(
-        self, seen: Sequence[Exchange], least: float, least_lack: float = _LEAST_LACK
-    ) -> str | None:
+    def _weakest(self, seen: Sequence[Exchange], least: float, least_lack: float = _LEAST_LACK) -> str | None:
         """The leaf that is lowest, if that is by so many standard errors, and by such a share."""
         leaves = sorted({leaf for one in seen for leaf in self._leaves(one)})
         if len(leaves) < _LEAVES_AT_LEAST:

@@ -16,7 +16,7 @@ Group = Callable[[int], str | None]
 
 SCREEN_ROUNDS = 8
 MOST_CROSSING = 16  # nodes of a leaf in a round, each with one other: so many turns a round has at least
-MOST_TURNS = 128  # 2 s (localise_main.py) leave 15 ms for an exchange of each
+MOST_TURNS = 128  # 2 s (ROUND_SECONDS) leave 15 ms for an exchange of each
 _MIXED_EVERY = 4  # rounds: so each node stays in its leaf once in eight of them
 _MORE_INSIDE = 2  # pairs inside its leaf in a round: sixteen nodes all meet in eight
 

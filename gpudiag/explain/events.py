@@ -24,6 +24,7 @@ _ZONE_STEP = timedelta(minutes=30)  # the zones of nearly everybody differ by wh
 _MOST_STEPS = 28
 _ANY_DAY, ANY_YEAR = 1903, 1904  # years of times that name none
 _ENDED_LINES = 5  # from the end of a log, within which an error may be why it ends
+_LAST_ERROR = 4  # lines after an exception of NCCL, in which its `Last error:` stands
 _JUST_BEFORE = 20  # lines before a launcher's first report, within which an error may be what it reports
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _SIGNALS = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV"}
@@ -34,7 +35,8 @@ _ECHO = re.compile(
     r"DistStoreError|Socket Timeout|wait timeout after|client socket has timed out|DistBackendError|Application timeout caused|"
     r"successfully reached monitoredBarrier|killed by signal: Terminated|[Gg]loo.*(?:connect|timeout|timed out)|peer closed|"
     r"Some NCCL operations|[Ww]atchdog|ProcessExitedException|ProcessRaisedException|NCCL error|ncclRemoteError|"
-    r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|Aborting|CalledProcessError|^KeyboardInterrupt|^SystemExit: ?0?$|"
+    r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|Aborting|CalledProcessError|^KeyboardInterrupt|^SystemExit: ?\d*$|"
+    r"^Exception: ?(?:-- Process|$)|ExceptionGroup: .*\(\d+ sub-exception|(?:exited|crashed) with (?:exit )?code -?\d+|"
     r"[Bb]roken[Pp]ipe|^EOFError|Engine core initialization failed|terminated with (?:signal|exit code)|interrupted by signal|"
     r"ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|Node failure|unhandled system error"
 )
@@ -50,6 +52,10 @@ _OF_OTHERS = re.compile(
     r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|[Tt]imed? ?out|Broken pipe|timeout|Socket recv failed"
 )
 _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
+# An exception that only reports how a program ended, or that holds another: a cause that another line names counts before it.
+_OF_ANOTHER = re.compile(
+    r"\bTraceback:|EnforceNotMet: |(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|code)\b"
+)
 _OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
 _UNKNOWN_TOPICS = ("nccl.warning", "nccl.unhandled")
 _WAITED_TOPICS = ("collective.timed_out", "engine.worker_silent")
@@ -233,7 +239,8 @@ def _standing(
         return Standing.OUTLIVED
     if topic in _UNKNOWN_TOPICS:
         is_refused = topic == "nccl.unhandled" and "network.connection_refused" in facts.found
-        is_echo = is_refused or _OF_OTHERS.search(found.excerpt)
+        lost = any(0 < number - last <= _LAST_ERROR for number, _, _ in facts.of_ranks.lost)
+        is_echo = is_refused or lost or _OF_OTHERS.search(found.excerpt)
         return Standing.ECHO if is_echo else Standing.UNKNOWN
     if failure is not None and failure.origin is not None:
         return {
@@ -280,6 +287,8 @@ def _standing_of_raised(raised: Raised) -> Standing:
     if _ECHO.search(raised.text):
         has_own_words = _OWN_WORDS.search(raised.text) and not _OF_OTHERS.search(raised.text)
         return Standing.UNKNOWN if has_own_words else Standing.ECHO
+    if raised.is_cut or _OF_ANOTHER.search(raised.text):
+        return Standing.UNKNOWN
     of_inner = _ECHO.search(raised.inner_text) and "CalledProcessError" not in raised.inner_text
     return Standing.ECHO if of_inner else Standing.CAUSE
 

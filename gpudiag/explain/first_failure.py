@@ -75,9 +75,16 @@ def find_first_unknown(job: Identities, events: list[Event]) -> Group | None:
     ]
     if not own:
         return None
+    own = [
+        event for event in own if not event.is_cut
+    ] or own  # an error shows more than a traceback without its end
     first = min(own, key=order_of)
     for event in events:
-        if event.standing not in (Standing.ABSENT, Standing.ECHO) or event.topic in REPORTS:
+        if event.standing not in (Standing.ABSENT, Standing.ECHO):
+            continue
+        if first.is_cut:  # it shows nothing, and the other line at least what it followed from
+            return None
+        if event.topic in REPORTS:
             continue
         same_log = event.log_number == first.log_number
         if event.at and first.at and event.is_exact and first.is_exact and event.at + SKEW < first.at:
@@ -160,10 +167,10 @@ def _weight(group: Group, found: list[Group]) -> tuple[object, ...]:
     )  # Ctrl-C is what a scheduler's own signal looks like from within
     several = len({other.first.log_number for other in found}) > 1
     quality = event.quality if several or event.quality > 1 else min(event.quality, 1)
-    exact = event.at if event.at is not None else None
-    return (is_echo, late, standing, quality, exact is None, exact or 0, event.log_number, event.line) if exact is None else (
-        is_echo, late, standing, quality, False, exact.timestamp(), event.log_number, event.line,
-    )  # fmt: skip
+    # In one log, where not all have a time, the order of its lines counts.
+    at = event.at if several or all(other.first.at for other in found) else None
+    clock = at.timestamp() if at is not None else 0.0
+    return (is_echo, late, standing, quality, at is None, clock, event.log_number, event.line)
 
 
 def order_of(event: Event) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ the pattern.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpudiag.explain.lines import LogLine
 from gpudiag.explain.rank_facts import Absence, Exit, RankFacts, numbers_of, short_host
@@ -76,6 +76,15 @@ def _torchrun_failed(facts: RankFacts, line: LogLine, match: Match) -> None:
     facts.exits.append(
         _exit(line, local_rank=local, task=line.speaker.task, host=line.speaker.host, pid=pid, code=code)
     )
+
+
+@_reads(
+    *("exited with code", "crashed with exit code"),
+    pattern=r"(?:Global rank (\d+) \(PID (\d+)\) exited with|\bRank (\d+) crashed with exit) code (-?\d+)",
+)
+def _composer_ended(facts: RankFacts, line: LogLine, match: Match) -> None:
+    rank, pid = int(match[1] or match[3]), int(match[2]) if match[2] else None
+    facts.exits.append(replace(_exit(line, rank=rank, pid=pid, code=int(match[4])), is_first=pid is None))
 
 
 @_reads("closing signal", pattern=r"Sending process (\d+) closing signal (?:Signals\.)?(SIG\w+)")
@@ -189,10 +198,14 @@ def _unique_id_missed(facts: RankFacts, line: LogLine, match: Match) -> None:
     facts.miss(line, (int(match[1]),), at_start=True)
 
 
-@_reads("/job:", pattern=r"^/job:\w+/replica:\d+/task:(\d+)$", mark=r"^/job:")
+@_reads(
+    "/job:",
+    pattern=r"^/job:\w+/replica:\d+/task:(\d+)$|Task /job:\w+/replica:\d+/task:(\d+) heartbeat timeout",
+    mark=r"^/job:|Task /job:",
+)
 def _jax_missed(facts: RankFacts, line: LogLine, match: Match) -> None:
-    # Below `Barrier timed out. ... Timed out task names:`.
-    facts.miss(line, (int(match[1]),))
+    # Below `Barrier timed out. ... Timed out task names:`; or its heartbeat stopped.
+    facts.miss(line, (int(match[1] or match[2]),))
 
 
 def _ranks_in(text: str) -> tuple[int, ...]:
@@ -205,12 +218,17 @@ def _ranks_in(text: str) -> tuple[int, ...]:
 @_reads(
     "WorkNCCL(",
     pattern=r"Rank (\d+)\][^\[]{0,80}Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
-    r"(?:, NumelIn=(\d+))?",
+    r"(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?",
 )
 def _watchdog_caught(facts: RankFacts, line: LogLine, match: Match) -> None:
     found = facts.watchdog(_rank_in_job(line, match[1]), "", line)
     found.work, found.operation = int(match[2]), match[3]
     found.elements = int(match[4]) if match[4] else -1
+    if match[5] and ("ALLGATHER" in match[3] or "REDUCE_SCATTER" in match[3]):
+        small, large = sorted((int(match[4]), int(match[5])))
+        facts.world_size = max(
+            facts.world_size, large // max(small, 1)
+        )  # each rank has one part of the larger
 
 
 _OF_GROUP = r"(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>\S+?))? )?[Rr]ank (?P<rank>\d+)\]"

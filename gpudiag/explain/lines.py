@@ -105,7 +105,9 @@ _BOXED_FRAME = re.compile(r"^│ (?P<path>\S[^│]*):(?P<line>\d+) in (?P<functi
 _BOXED_CODE = re.compile(r"^│ ❱ *\d+ (.*?) *│?$")
 _BOX = "│╭╰"
 _DIGITS = re.compile(r"\d")
-_CHAINED = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
+_CHAINED = re.compile(
+    r"^(?:The above exception was the direct cause|(During handling of the above exception))"
+)
 _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid|Warning)(?::|$| \()"
 )
@@ -353,6 +355,7 @@ class Traceback:
     stem: str = ""  # what stands before the header on its line: a prefix of an unknown form
     is_of_table: bool = False  # in torchrun's table of failures
     before_at: datetime | None = None  # the last time that stood before it, where it has none
+    is_first: bool = False  # the one that was raised while it was handled is no cause
     inner: "Traceback | None" = None  # the exception from which, or while handling which, this one was raised
 
     def add(self, line: LogLine) -> bool:
@@ -439,8 +442,8 @@ class TracebackReader:
             return None, True
         current = self.open.get(line.stream)
         if current is None:
-            if _CHAINED.match(line.body):
-                self._forget_last(line.stream)
+            if chained := _CHAINED.match(line.body):
+                self._forget_last(line.stream, while_handled=chained[1] is not None)
                 return None, True
             return None, False
         is_frame = current.add(line)
@@ -450,16 +453,24 @@ class TracebackReader:
         if current.is_ignored:
             return None, True
         current.inner = self._inner.pop(line.stream, None)
+        if current.inner is not None and current.inner.is_first:
+            self.done.append(current.inner)
+            return current, False
         if current.text:
             self.done.append(current)
             return current, False
         return None, False
 
-    def _forget_last(self, stream: str) -> None:
-        """Drop the last exception where another followed from it: the later one stands for both."""
+    def _forget_last(self, stream: str, *, while_handled: bool) -> None:
+        """Drop the last exception where another followed from it: the later one stands for both.
+
+        Not so where the user's own code raised it, and a library handled it: what the handler met is no cause.
+        """
         for place in range(len(self.done) - 1, -1, -1):
             if self.done[place].stream == stream:
-                self._inner[stream] = self.done.pop(place)
+                inner = self._inner[stream] = self.done.pop(place)
+                is_own = bool(inner.own_line) and inner.own_line == inner.last_line
+                inner.is_first = while_handled and is_own and LIBRARY.search(inner.frames[0]) is not None
                 return
 
 

@@ -31,7 +31,7 @@ from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.lines import Level, read_level
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.log_paths import parse_log_path
-from gpudiag.explain.meanings import meaning_of
+from gpudiag.explain.meanings import meaning_of, remedy_of
 from gpudiag.explain.no_failure import judge_no_failure
 from gpudiag.explain.rank_facts import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
@@ -73,8 +73,9 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
             find_waited(job, events) if any(event.standing is Standing.ABSENT for event in events) else None
         )
         root = root if waited is None or not beats(waited, root, events) else None
-    if root is not None and root.first.is_cut and any(event.standing is Standing.UNKNOWN for event in events):
-        root = None  # NCCL's own error shows more than a traceback without its end
+    unknown = find_first_unknown(job, events)
+    if root is not None and root.first.topic == "rank.crashed" and _is_after_error_of_nccl(root, unknown):
+        root = None
     if root is not None and root.first.topic == "collective.mismatched":
         waited = (
             find_waited(job, events)
@@ -86,7 +87,6 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         return _of_mismatch(job, events, root)
     if root is not None:
         return _of_root(job, events, root)
-    unknown = find_first_unknown(job, events)
     if unknown is not None:
         waited = find_waited(job, events) if unknown.first.topic == "nccl.unhandled" else None
         return (
@@ -407,6 +407,8 @@ def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, ho
         return "Read the last lines of that rank; `dmesg -T` of its host shows whether the kernel ended it."
     if kind is VerdictKind.ALL_FAILED:
         return "Fix the script, its data or its settings first: no rank stands out."
+    if remedy := remedy_of(event.text):
+        return remedy
     if not event.where:
         return "Read the lines around it: its traceback is not in these logs. If the job is right, test the machine: `gpudiag preflight`."
     return "Fix that line of the job; if it is right, test the machine: `gpudiag preflight`."
@@ -552,9 +554,17 @@ def _places_of_others(events: list[Event], ranks: tuple[int, ...]) -> list[str]:
     ]
 
 
+def _is_after_error_of_nccl(root: Group, unknown: Group | None) -> bool:
+    return (
+        unknown is not None
+        and unknown.first.topic == "nccl.unhandled"
+        and order_of(unknown.first) < order_of(root.first)
+    )
+
+
 def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdict:
     """A verdict on logs in which there is nothing but consequences."""
-    first = min(bad, key=order_of)
+    first = min(bad, key=lambda event: (event.topic == "torchrun.stopped_others", *order_of(event)))
     of_others = (Standing.ABSENT, Standing.ECHO)
     ranks = tuple(
         sorted(

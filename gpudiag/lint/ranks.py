@@ -66,13 +66,27 @@ class RankConditions:
         given = [str(k.arg) for k in node.keywords] if isinstance(node, ast.Call) else []
         if _ONLY_ONE.match(name) and not given and self._values.names.qualify(called) != "hydra.main":
             return Which.ONE
-        if any(_CHOOSES.search(word) for word in (name, *given)):
-            return Which.PERHAPS
         function = self._values.function_of(called)
+        found: Which | None = None
         for inner in ast.walk(function) if function is not None else ():
-            if isinstance(inner, ast.If | ast.IfExp) and self.of_guard(Guard(inner.test, True)) is not None:
-                return Which.PERHAPS
-        return None
+            if isinstance(inner, ast.If | ast.IfExp) and (which := self.of_guard(Guard(inner.test, True))):
+                runs_it = isinstance(inner, ast.If) and not inner.orelse and self._calls_only(function, inner)
+                found = Which.ONE if which is Which.ONE and runs_it else Which.PERHAPS
+        if found is None and any(_CHOOSES.search(word) for word in (name, *given)):
+            return Which.PERHAPS
+        return found
+
+    @staticmethod
+    def _calls_only(decorator: ast.AST | None, condition: ast.If) -> bool:
+        """Whether a decorator calls its function in the body of a condition, and nowhere else."""
+        if not isinstance(decorator, ast.FunctionDef) or not decorator.args.args:
+            return False
+        given = decorator.args.args[0].arg
+        calls = [
+            n for n in ast.walk(decorator) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == given
+        ]
+        inside = {node for part in condition.body for node in ast.walk(part)}
+        return bool(calls) and inside.issuperset(calls)
 
     def of_guard(self, guard: Guard) -> Which | None:
         """The ranks that a condition admits."""
@@ -201,7 +215,7 @@ class RankConditions:
         values = self._values.of(node)
         if not any(value.kind.removesuffix("_text") in RANKS for value in values):
             return frozenset(value.kind for value in values)
-        return frozenset(value.kind for value in values if not is_stand_in(value.node))
+        return frozenset(v.kind for v in values if v.kind != "none" and not is_stand_in(v.node))
 
     def _asks_for_a_job(self, test: ast.expr) -> bool:
         """Whether a condition tests whether there are ranks at all."""
@@ -252,6 +266,11 @@ class RankConditions:
         if isinstance(right, ast.Constant) and isinstance(right.value, str) and right.value.isdecimal():
             kinds = frozenset(kind.removesuffix("_text") for kind in kinds)
             right = ast.Constant(int(right.value))
+        named = (
+            [v.node for v in self._values.of(right)] if isinstance(right, ast.Name | ast.Attribute) else []
+        )
+        if len(named) == 1 and isinstance(named[0], ast.Constant) and kinds & RANKS:  # `rank == MASTER`
+            right = named[0]
         in_a_job = _holds_in_a_job(kinds, operator, left, right)
         if in_a_job is not None:
             return None if in_a_job is holds else Which.NOBODY

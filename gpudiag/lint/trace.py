@@ -48,6 +48,12 @@ class Step:
     node: ast.AST
     where: Where
 
+    @property
+    def receiver(self) -> ast.expr | None:
+        """The object whose method the step calls; None of any other step."""
+        func = self.node.func if isinstance(self.node, ast.Call) else None
+        return func.value if isinstance(func, ast.Attribute) else None
+
 
 def trace_script(values: Values) -> list[Step]:
     """The steps from the script's beginning, then from each function that nothing in it calls."""

@@ -142,6 +142,13 @@ def optimizer_calls(program: Program) -> list[Step]:
     ]
 
 
+def is_optimizer(program: Program, node: ast.expr | None) -> bool:
+    """Whether an expression holds an optimizer, by what made it or by its name."""
+    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+    kinds = program.values.kinds(node)
+    return bool(kinds & {"optimizer", "hvd_optimizer"}) or name in ("optimizer", "optim", "opt")
+
+
 def owner_of_parameters(optimizer: ast.AST) -> ast.expr | None:
     """`model` of `Adam(model.parameters())`, with lists, filters and groups around it looked through."""
     given = argument(optimizer, 0, "params")

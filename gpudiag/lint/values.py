@@ -378,7 +378,7 @@ class Values(Flow):
         kinds = {value.kind for value in base}
         if node.attr == "module" and kinds & {"ddp", "dp", "fsdp1", "engine"}:
             return frozenset({Value("inner", node)})
-        if "accelerator" in kinds or (isinstance(node.value, ast.Name) and node.value.id == "accelerator"):
+        if "accelerator" in kinds:
             special = {
                 "is_main_process": "main_process",
                 "is_local_main_process": "main_process",
@@ -419,7 +419,7 @@ class Values(Flow):
             return frozenset({Value("world_size", node)})
         if MAIN_WORDS.match(name):
             return frozenset({Value("main_process", node)})
-        return UNKNOWN
+        return frozenset({Value("accelerator", node)}) if lowered == "accelerator" else UNKNOWN
 
     def _call(self, node: ast.Call, path: Path) -> frozenset[Value]:
         name = self.names.qualify(node.func)
@@ -542,9 +542,7 @@ class Values(Flow):
             return frozenset({Value("number", node)})
         if func.attr == "parse_args":
             return frozenset({Value("arguments", node)})
-        if func.attr == "prepare" and (
-            "accelerator" in kinds or getattr(func.value, "id", "") == "accelerator"
-        ):
+        if func.attr == "prepare" and "accelerator" in kinds:
             place = path[0] if path and isinstance(path[0], int) else 0
             return frozenset({Value("prepared", node.args[place] if place < len(node.args) else node)})
         if kinds & {"module", "ddp", "dp", "fsdp1", "prepared", "inner"} and func.attr in _SAME:

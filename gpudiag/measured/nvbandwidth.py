@@ -99,11 +99,21 @@ class NvBandwidth:
         self._finish()
         if self._waived and not self.tables:
             line, name = self._waived[0]
-            why = TestResult(name, "skip", message="the program waived it: this machine does not have what it needs")
+            why = TestResult(
+                name, "skip", message="the program waived it: this machine does not have what it needs"
+            )
             setup = self.facts.setup()
             self.tables.append(
                 MeasuredTable(
-                    self.file, line, NVBANDWIDTH, self._version, name, Metric.BANDWIDTH, (), setup, results=(why,)
+                    self.file,
+                    line,
+                    NVBANDWIDTH,
+                    self._version,
+                    name,
+                    Metric.BANDWIDTH,
+                    (),
+                    setup,
+                    results=(why,),
                 )
             )
         return self.tables

@@ -51,7 +51,16 @@ def expressions_of(numbers: tuple[int, ...], *, in_nccl: bool = True) -> tuple[s
     return (
         *(rf"{prefix}{names}\b" for prefix, names in by_name if names),
         rf"CUDA error:? {number}(?=$|[:;,.]| -)",
-        *((rf"CUDA error:? {text}(?! [a-z])", rf"Cuda Runtime \({text}\)") if text else ()),
+        *(
+            (
+                rf"CUDA error:? {text}(?! [a-z])",
+                rf"Cuda Runtime \({text}\)",
+                rf"Triton Error \[CUDA\]: {text}(?! [a-z])",
+                rf"CUDA runtime error in \S.*: {text} \(",
+            )
+            if text
+            else ()
+        ),
         *(of_nccl if in_nccl else ()),
         rf"cuda runtime error \({number}\)",
         rf"cudaGetDeviceCount\(\).*Error {number}: ",

@@ -1,5 +1,6 @@
 """Writing documents to files: checked writable before the work, and written whole or not at all."""
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -17,13 +18,15 @@ def require_writable(path: Path) -> None:
     try:
         if _is_special(path):
             if not os.access(path, os.W_OK):
-                raise PermissionError(13, "Permission denied")
+                raise PermissionError(errno.EACCES, "Permission denied")
             return
         existed = path.exists()
         # Opening is the only reliable test: it covers read-only file systems, quotas and permissions.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
         if not existed:
             path.unlink()
+        elif not os.access(path.resolve().parent, os.W_OK):  # where the new document is written first
+            raise PermissionError(errno.EACCES, "its folder takes no new file")
     except OSError as error:
         hint = "name a file in a directory that you can write to"
         raise UsageError(f"cannot write to {path}: {error.strerror or error}", hint=hint) from error

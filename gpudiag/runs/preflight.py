@@ -89,7 +89,7 @@ class Preflight(MachineRun):
     def _lacks(self) -> str:
         left_out = sum(wants((check,), *_OF_HISTORY) for check in self._checks)
         count = "1 check has" if left_out == 1 else f"{left_out} checks have"
-        return f": {count} nothing to compare with"
+        return f": {count} nothing to compare with" if left_out else ""
 
     def _to_judge(
         self, first: Snapshot, measures: Measures, history: Reading[History]

@@ -34,7 +34,7 @@ _SMALL: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "_HOST_COPY_SECONDS": 0.2,
         },
         "gpudiag.bandwidth.patterns": {"_BLOCK_BYTES_ON_GPU": 16 << 20},
-        "gpudiag.collectives.localise_main": {"_NCCL_LARGE_BYTES": 1 << 20, "_SMALL_BYTES": 1 << 12},
+        "gpudiag.collectives.pair_line": {"_NCCL_LARGE_BYTES": 1 << 20, "_SMALL_BYTES": 1 << 12},
         "gpudiag.collectives.sweep": {"_BURST_BYTES": {"cpu": 4 << 20, "cuda": 4 << 20}},
         "gpudiag.probe.torch.answer": {"DEADLINE_SECONDS": 180.0},  # of a processor that others use too
         "gpudiag.runs.placement": {"_GPU_MAX_BYTES": 1 << 18},

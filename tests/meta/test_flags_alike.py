@@ -197,3 +197,14 @@ COMPLETED = (
 def test_values_are_completed(case: tuple[list[str], str, str]) -> None:
     words, incomplete, wanted = case
     assert wanted in complete(words, incomplete)
+
+
+def test_a_file_that_is_written_need_not_be_readable_and_no_file_is_refused_in_two_ways() -> None:
+    """click looks whether a file that is there can be read, unless told otherwise: the commands report it themselves."""
+    paths = [
+        (name, parameter.name)
+        for name, parameters in TREE.items()
+        for parameter in parameters
+        if isinstance(parameter.type, click.Path) and parameter.type.readable
+    ]
+    assert paths == [("train", "script"), ("receipt", "signers")]

@@ -52,7 +52,7 @@ def judge_copies(table: MeasuredTable) -> list[Finding]:
     subject = FileSubject(table.file, table.line)
     if not table.values:
         why = next((one.message for one in table.results), "the program printed no value")
-        remedy = "See whether the GPUs reach each other: `gpudiag topo`." if kind_of(table) == PEER else ""
+        remedy = "Check whether the GPUs have peer access: `gpudiag topo`." if kind_of(table) == PEER else ""
         return [NOT_A_MEASUREMENT.finding(subject, f"{table.operation}: {why}", remedy=remedy)]
     if not table.complete:
         return [NOT_A_MEASUREMENT.finding(subject, f"{table.operation}: the matrix ends before its last row")]

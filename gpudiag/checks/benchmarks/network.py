@@ -204,7 +204,9 @@ def judge_point_to_point(table: MeasuredTable) -> list[Finding]:
             "Compare with a plain copy: `nvbandwidth -t host_to_device_memcpy_ce`. Where that is faster it is MPI's way of"
             " copying: try `UCX_RNDV_SCHEME=get_zcopy` with UCX."
         )
-        return [SLOW.finding(subject, f"{words}; {limit.warn:.0%} and more is usual", evidence, remedy=remedy)]
+        return [
+            SLOW.finding(subject, f"{words}; {limit.warn:.0%} and more is usual", evidence, remedy=remedy)
+        ]
     if HOST_MEMORY not in table.remarks and link_bound(setup.gpu, board).limit == "collective.links":
         remedy = "Let MPI use the links: `UCX_TLS=rc,sm,cuda_copy,cuda_ipc` with UCX, and a large `UCX_RNDV_THRESH`."
         return [

@@ -18,7 +18,7 @@ from gpudiag.checks.job.library_evidence import LibraryEvidence
 from gpudiag.checks.job.movement import backward_seconds_ago
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters
-from gpudiag.checks.job.ways import NAMES_OF_RANKS, is_counter, order_of
+from gpudiag.checks.job.ways import NAMES_OF_RANKS, find_branch, is_counter, order_of
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding
@@ -190,6 +190,7 @@ def _judge_alike(waiters: Waiters, libraries: LibraryEvidence, limits: HangLimit
     waits = "; ".join(
         _describe(group.positions, positions, with_step=not steps) for group in groups[::-1][:3]
     )
+    branch = find_branch(groups[0].head, groups[-1].head)
     equal = libraries.find(Apart.NONE)
     counts = f"; {equal.message} ({equal.source})" if equal is not None else ""
     uses = _describe_uses(positions)
@@ -198,9 +199,7 @@ def _judge_alike(waiters: Waiters, libraries: LibraryEvidence, limits: HangLimit
     since_backward = (
         f"; no backward pass has run for {describe_seconds(backward)}" if backward >= limits.idle else ""
     )
-    message = (
-        f"{waits}{waiters.since}, and nothing else of the job moves{steps}{counts}{uses}{since_backward}: "
-    )
+    message = f"{waits}{waiters.since}, and nothing else of the job moves{steps}{f'; {branch}' if branch else ''}{counts}{uses}{since_backward}: "
     facts = tuple(fact for group in groups[::-1][:2] for fact in facts_of(group))
     subject = subject_of(groups[-1], waiters.job) if len(groups) == 1 else HostSubject(waiters.job.host)
     several = len(positions) > 1
@@ -221,6 +220,8 @@ def _judge_alike(waiters: Waiters, libraries: LibraryEvidence, limits: HangLimit
     which = (
         "a GPU runs a kernel that is long, or never ends" if several else "its kernel is long, or never ends"
     )
+    if branch:
+        which = f"a rank makes a collective alone there, or {which}"
     return kinds.UNKNOWN.finding(subject, f"{message}{which}", *facts)
 
 

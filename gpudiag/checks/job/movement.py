@@ -106,6 +106,11 @@ def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
     return _ran(earlier, later, _BACKWARD_THREAD)
 
 
+def made_collectives(earlier: ProcessLook, later: ProcessLook) -> bool:
+    """Whether a collective of gloo began or ended between two looks, in whichever thread of the process."""
+    return _ran(earlier, later, _GLOO_THREAD)
+
+
 def _ran(earlier: ProcessLook, later: ProcessLook, name: str) -> bool:
     """Whether a thread of that name ran and sleeps again; False across a stop, which wakes every thread."""
     if _was_stopped(earlier):

@@ -10,6 +10,7 @@ from gpudiag.checks.job.loops import find_joined_loop, find_loop
 from gpudiag.checks.job.movement import (
     count_steps,
     is_busy,
+    made_collectives,
     moved,
     others_work,
     still_since_seconds,
@@ -181,7 +182,11 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         # that it goes on.
         moves = others_work(first, last)
     if not moves and not busy and call.awaited != RANKS:
-        moves = works(first, last) if poll is None else others_work(first, last) or uses_files(first, last)
+        moves = (
+            works(first, last)
+            if poll is None
+            else others_work(first, last) or uses_files(first, last) or made_collectives(first, last)
+        )
     if not moves and (busy or not (call.awaited == RANKS and main.syscall == "futex" and since is not None)):
         # One that wakes up to look, or spins, has been there between the looks at least. A collective of gloo
         # does not wake up.

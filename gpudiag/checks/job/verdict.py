@@ -321,6 +321,7 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
     if head.kind in _NEVER_TIMED:
         return kinds.OF_POSITION[head.kind], ""
     works = all(one.moves or one.busy for one in group.positions)
+    spin = any(one.busy for one in waiters.positions)  # since when, only looks show
     if not works and head.kind in kinds.OF_POSITION and head.kind != GPU:
         # That they wait now, and stood still between the looks, is seen; a thread of backward passes shows
         # how long.
@@ -335,7 +336,7 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
             limit = f"; ranks may still be starting: after {limits.absent:g} s it is called a hang"
             return None if still < limits.still else (kinds.NOT_YET, limit)
         tries = head.kind == at.SLEEP and bool(find_except(own_frames(head.frames)))
-        if tries and (waiters.at_most_seconds or 0.0) < limits.alone:
+        if tries and waited < limits.alone and not spin:
             limit = (
                 f"; it may try again: once the others have waited for {limits.alone:g} s it is called a hang"
             )
@@ -359,9 +360,7 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
             kinds.WORKS_LONG,
             f"; {sign}, and the others have waited for more than {limits.work:g} s ({limits.work_flag})",
         )
-    # One of which only processor time moves may hang, and is reported at once; since when ranks spin, only
-    # looks show.
-    spin = any(one.busy for one in waiters.positions)
+    # One of which only processor time moves may hang, and is reported at once.
     reported_after = limits.still if spin else limits.alone
     if waited >= reported_after or not head.moves:
         return (

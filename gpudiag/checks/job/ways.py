@@ -35,7 +35,7 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
         if name not in NAMES_OF_RANKS and own.is_integer() and theirs.is_integer()
     ]
     steps = ", ".join(differing[:2])
-    branch = _branch(odd.head, most.head)
+    branch = find_branch(odd.head, most.head)
     words = (
         "".join(f"; {one}" for one in (branch, steps) if one)
         or _who_is_past(odd, most)
@@ -108,7 +108,7 @@ def _swallowed_between(odd: Position, most: Position) -> str:
     )
 
 
-def _branch(odd: Position, most: Position) -> str:
+def find_branch(odd: Position, most: Position) -> str:
     """Words for an `if` on the rank around one of the calls, or with each call in a branch."""
     frames = _divergence(odd, most)
     if frames is not None:

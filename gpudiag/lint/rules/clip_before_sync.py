@@ -7,6 +7,7 @@ from gpudiag.lint.corrections import behind, moved, with_replaced
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
+from gpudiag.lint.training import is_optimizer
 
 _CLIPS = (
     "torch.nn.utils.clip_grad_norm_",
@@ -31,15 +32,13 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _find_steps(program: Program) -> Iterator[Mistake]:
     """Steps of an optimizer with gradients that a GradScaler has scaled, or that no backward pass averaged."""
     steps = program.methods.get("step", [])
-    own = next((step for step in steps if _is_optimizer(program, _receiver(step))), None)
-    by_scaler = any(
-        "scaler" in program.values.kinds(_receiver(step)) or _has_arguments(step) for step in steps
-    )
-    scales = any("scaler" in program.values.kinds(_receiver(s)) for s in program.methods.get("scale", []))
-    if own is None or program.owner:
+    own = next((step for step in steps if is_optimizer(program, step.receiver)), None)
+    by_scaler = any("scaler" in program.values.kinds(step.receiver) or _has_arguments(step) for step in steps)
+    scales = any("scaler" in program.values.kinds(s.receiver) for s in program.methods.get("scale", []))
+    if own is None or own.receiver is None or program.owner:
         return
     if scales and not by_scaler and not program.mentions(*_UNSCALES):
-        optimizer = ast.unparse(_receiver(own))
+        optimizer = ast.unparse(own.receiver)
         yield Mistake(
             own.node,
             "the optimizer steps with gradients that the GradScaler has scaled",
@@ -54,11 +53,6 @@ def _find_steps(program: Program) -> Iterator[Mistake]:
         )
 
 
-def _is_optimizer(program: Program, node: ast.expr) -> bool:
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return program.values.kinds(node) == {"optimizer"} or name in ("optimizer", "optim", "opt")
-
-
 def _has_arguments(step: Step) -> bool:
     return isinstance(step.node, ast.Call) and bool(step.node.args)
 
@@ -69,20 +63,19 @@ def _is_apart(step: Step) -> bool:
     return any(getattr(item.func, "attr", "") == "no_sync" for item in contexts)
 
 
-def _receiver(step: Step) -> ast.expr:
-    """The object of a method call."""
-    func = step.node.func if isinstance(step.node, ast.Call) else None
-    return func.value if isinstance(func, ast.Attribute) else ast.Constant(None)
-
-
 def _judge(program: Program, step: Step) -> Mistake | None:
     text = program.statement_text(step.node)
+    message = "the gradients are clipped while they are still scaled"
+    later = _unscaled_later(program, step)
+    if _is_scaled(program, step) and later is not None:
+        place = behind(program, later.node, moves=step.node)
+        return moved(program, step.node, message, place, "clip them after unscale_")
     if _is_scaled(program, step):
         scaler = _scaler_name(program)
         optimizer = _stepped(program, scaler)
         return Mistake(
             step.node,
-            "the gradients are clipped while they are still scaled",
+            message,
             f"{scaler}.unscale_({optimizer}); {text}",
         )
     reduced = _reduced_later(program, step)
@@ -115,27 +108,33 @@ def _judge(program: Program, step: Step) -> Mistake | None:
 
 
 def _scaler_name(program: Program) -> str:
-    for step in program.methods.get("scale", []):
-        if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute):
-            return ast.unparse(step.node.func.value)
-    return "scaler"
+    receivers = (step.receiver for step in program.methods.get("scale", []))
+    return next((ast.unparse(receiver) for receiver in receivers if receiver is not None), "scaler")
 
 
 def _stepped(program: Program, scaler: str) -> str:
     for step in program.methods.get("step", []):
-        if (
-            isinstance(step.node, ast.Call)
-            and isinstance(step.node.func, ast.Attribute)
-            and ast.unparse(step.node.func.value) == scaler
-            and step.node.args
-        ):
-            return ast.unparse(step.node.args[0])
+        given = argument(step.node, 0, "optimizer")
+        if given is not None and step.receiver is not None and ast.unparse(step.receiver) == scaler:
+            return ast.unparse(given)
     return "optimizer"
+
+
+def _unscaled_later(program: Program, step: Step) -> Step | None:
+    """The one call of unscale_, where it follows the clipping in the same block."""
+    undone = program.methods.get("unscale_", [])
+    if (
+        len(undone) != 1
+        or undone[0].where.loops != step.where.loops
+        or undone[0].where.stack != step.where.stack
+    ):
+        return None
+    return undone[0] if program.steps.index(undone[0]) > program.steps.index(step) else None
 
 
 def _is_scaled(program: Program, step: Step) -> bool:
     """Whether a GradScaler's step follows in the same loop, and nothing ever unscales."""
-    if program.mentions(*_UNSCALES) or program.uses_accelerate:
+    if (program.mentions(*_UNSCALES) and not _unscaled_later(program, step)) or program.uses_accelerate:
         return False
     for other in program.methods.get("step", []):
         call = other.node
@@ -200,7 +199,8 @@ RULE = Rule(
     why=(
         "A limit on the norm has no meaning for gradients that are still multiplied by the GradScaler, not "
         "yet averaged over the ranks, or only this rank's shard: nearly everything is clipped, or each rank "
-        "clips differently."
+        "clips differently. An optimizer that uses such gradients takes steps that are far too large, or "
+        "another one on each rank."
     ),
     find=_find,
 )

@@ -91,7 +91,8 @@ RULE = Rule(
     title="a collective gets a state_dict, a model, a number or one tensor many times",
     why=(
         "Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP "
-        "broadcasts the initial state and averages the gradients by itself; by hand, do it tensor by tensor."
+        "broadcasts the initial state and averages the gradients by itself; by hand, do it tensor by tensor. "
+        "`[tensor] * world_size` is one tensor, which each rank's data overwrites."
     ),
     find=_find,
 )

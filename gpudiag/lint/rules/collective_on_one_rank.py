@@ -29,16 +29,17 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         which = program.which_ranks(step)
         guard = _deciding(program, step)
-        if guard is None or any(
+        chooser = guard.test if guard is not None else (*step.where.decorators, None)[0]
+        if chooser is None or any(
             _answers(program, step, other, which) for short, other in steps if short == name
         ):
             continue
-        if _has_other_side(guard, steps):
+        if guard is not None and _has_other_side(guard, steps):
             continue
         if _is_paired_elsewhere(program, name, which, steps) or _starts_alone(program, step):
             continue
         reported.add(step.node)
-        line = program.line_at(guard.test.lineno).number
+        line = program.line_at(chooser.lineno).number
         comes, opens = (
             ("only one rank calls", "only one rank opens")
             if which is Which.ONE
@@ -52,8 +53,8 @@ def _find(program: Program) -> Iterator[Mistake]:
             program,
             step.node,
             text,
-            out_of(program, step.node, guard),
-            f"call {name} on every rank, outside of `if {ast.unparse(guard.test)}`",
+            out_of(program, step.node, guard) if guard is not None else None,
+            f"call {name} on every rank, outside of `{'if ' if guard else '@'}{ast.unparse(chooser)}`",
         )
 
 

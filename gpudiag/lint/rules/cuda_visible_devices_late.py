@@ -24,7 +24,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         if step.where.entry is not None and (used is None or used.where.entry is not step.where.entry):
             used = None  # what ran before is not known
         if used is None or used.where.spawned is not step.where.spawned:
-            used = step if _uses_cuda(program, step) else None
+            used = step if uses_cuda(program, step.node) else None
         elif _sets_variable(program, step) and _follows(used, step) and step.node not in reported:
             reported.add(step.node)
             where = program.line_at(getattr(used.node, "lineno", 1)).number
@@ -38,8 +38,8 @@ def _find(program: Program) -> Iterator[Mistake]:
             )
 
 
-def _uses_cuda(program: Program, step: Step) -> bool:
-    node = step.node
+def uses_cuda(program: Program, node: ast.AST) -> bool:
+    """Whether a call surely uses a GPU: of torch.cuda, or one that moves something there."""
     if not isinstance(node, ast.Call):
         return False
     if program.names.qualify(node.func) in _USES:

@@ -12,17 +12,12 @@ def _find(program: Program) -> Iterator[Mistake]:
     reported = set()
     for step in program.methods.get("step", []):
         call = step.node
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in reported:
-            continue
-        if program.values.kinds(call.func.value) != {"engine"} or not step.where.loops:
+        if call in reported or program.values.kinds(step.receiver) != {"engine"} or not step.where.loops:
             continue
         backward = [
             b
             for b in program.backwards
-            if b.where.loops == step.where.loops
-            and isinstance(b.node, ast.Call)
-            and isinstance(b.node.func, ast.Attribute)
-            and program.values.kinds(b.node.func.value) == {"engine"}
+            if b.where.loops == step.where.loops and program.values.kinds(b.receiver) == {"engine"}
         ]
         shared = {g.test for b in backward for g in b.where.guards}
         gates = [

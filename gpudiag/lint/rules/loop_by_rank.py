@@ -50,7 +50,7 @@ def _find_skips(program: Program) -> Iterator[Mistake]:
             left = statement.orelse if guard.holds else statement.body
             last = left[-1] if left else None
             if isinstance(last, ast.Raise) or any(
-                w in ast.unparse(left) for w in ("exit(", "abort(", "backward(")
+                w in " ".join(map(ast.unparse, left)) for w in ("exit(", "abort(", "backward(")
             ):
                 continue
             node = last if isinstance(last, ast.Continue | ast.Return) else guard.test
@@ -220,10 +220,10 @@ def _inside(program: Program, node: ast.AST, loop: Loop) -> bool:
 
 
 RULE = Rule(
-    title="ranks run a loop a different number of times",
+    title="ranks run a loop, or its backward pass, a different number of times",
     why=(
-        "In each round the ranks wait for one another. Those that continue wait for those that have left, "
-        "until the watchdog ends the job."
+        "In each round the ranks wait for one another. Those that continue wait for those that have left or "
+        "skipped the round, until the watchdog ends the job."
     ),
     find=_find,
 )

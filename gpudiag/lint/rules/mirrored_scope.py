@@ -78,10 +78,7 @@ def _is_fitted(program: Program, step: Step, models: list[Step]) -> bool:
     statement = program.names.statement_of(step.node)
     targets = [ast.unparse(t) for t in statement.targets] if isinstance(statement, ast.Assign) else []
     return any(
-        isinstance(s.node, ast.Call)
-        and isinstance(s.node.func, ast.Attribute)
-        and ast.unparse(s.node.func.value) in targets
-        for s in program.methods.get("fit", [])
+        s.receiver is not None and ast.unparse(s.receiver) in targets for s in program.methods.get("fit", [])
     ) and not any(
         program.names.statement_of(o.node) is not None
         and ast.unparse(getattr(program.names.statement_of(o.node), "targets", [ast.Constant(0)])[0])

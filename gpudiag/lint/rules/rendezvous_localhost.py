@@ -49,9 +49,7 @@ def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iter
 
 _ENDPOINTS = ("rdzv-endpoint", "master-addr")
 # An option or variable that names the place, or one that may hold such an option.
-_MEETING_PLACE = re.compile(
-    r"(?:rdzv|master)[-_](?:endpoint|addr\b)|PET_|ARGS|OPT|LAUNCH|CONFIG|torchrun\S*\s+[\"']?\$"
-)
+_MEETING_PLACE = re.compile(r"(?:rdzv|master)[-_](?:endpoint|addr\b)|PET_|ARGS|OPT|LAUNCH|CONFIG")
 _FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
@@ -59,7 +57,7 @@ def _judge(script: LaunchScript, launch: Launch) -> tuple[str, str, Severity | N
     nodes = script.number(launch.options.get("nnodes"))
     if nodes is None or nodes < 2:
         return None
-    if "standalone" in launch.places or not _MEETING_PLACE.search(script.text):
+    if "standalone" in launch.places or not ("$" in launch.places or _MEETING_PLACE.search(script.text)):
         option = (
             "--standalone means" if "standalone" in launch.places else "without an endpoint torchrun means"
         )
@@ -121,7 +119,8 @@ RULE = Rule(
     why=(
         "localhost is another machine on each machine. Every launcher opens its own rendezvous, waits for "
         "the others there, and ends with a timeout. Name the first machine: under Slurm, the first of "
-        "`scontrol show hostnames`."
+        "`scontrol show hostnames`. Without an endpoint, and with --standalone, torchrun means localhost; it "
+        "does not read MASTER_ADDR."
     ),
     find=_find,
     find_commands=find_commands,

@@ -60,7 +60,8 @@ def _find(program: Program) -> Iterator[Mistake]:
                 f"{_taker(call)} = {text}",
             )
         elif package == "torch.distributed" and (
-            is_constant(keyword(call, "async_op"), True) or short in ("isend", "irecv")
+            is_constant(keyword(call, "async_op"), True)
+            or (short in ("isend", "irecv") and not program.mentions("sync\\w*", "barrier"))
         ):
             yield Mistake(
                 call,

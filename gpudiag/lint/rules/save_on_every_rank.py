@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.values import RANKS
@@ -23,13 +23,20 @@ _SHARDED = (
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_accelerate or program.uses_deepspeed or program.mentions(*_SHARDED):
         return
-    in_torch = program.opens_group and (program.ddp_steps or program.training_loops())
+    wraps = any(step.where.entry is None for step in program.ddp_steps)  # another file opened the group
+    in_torch = wraps or (program.opens_group and (program.ddp_steps or program.training_loops()))
     if not in_torch and not program.averages_by_horovod:
         return
     reported = set()
-    for step in program.calls("torch.save"):
-        path = argument(step.node, 1, "f")
-        if step.node in reported or path is None or step.where.handling:
+    of_models = program.methods.get("save_pretrained", [])
+    for step in (*program.calls("torch.save"), *of_models):
+        path = argument(step.node, *((0, "save_directory") if step in of_models else (1, "f")))
+        if (
+            step.node in reported
+            or path is None
+            or step.where.handling
+            or keyword(step.node, "is_main_process")
+        ):
             continue
         if program.which_ranks(step) is not None or not _in_a_rank(program, step):
             continue
@@ -58,14 +65,11 @@ def _in_a_rank(program: Program, step: Step) -> bool:
 
 def _is_elsewhere(program: Program, path: ast.expr) -> bool:
     """Whether the file lies in a place of the process's own: temporary, or in memory."""
-    text = ast.unparse(path)
-    if any(word in text.lower() for word in ("temp", "tmp", "buffer", "bytesio", "pid", "uuid", "hostname")):
-        return True
-    for binding in program.values.reaching(path) if isinstance(path, ast.Name | ast.Attribute) else ():
-        made = ast.unparse(binding.value).lower() if binding.value is not None else ""
-        if "bytesio" in made or "tempfile" in made:
-            return True
-    return False
+    made = (
+        [b.value for b in program.values.reaching(path)] if isinstance(path, ast.Name | ast.Attribute) else []
+    )
+    text = " ".join(ast.unparse(node) for node in (path, *made) if node is not None).lower()
+    return any(word in text for word in ("temp", "tmp", "buffer", "bytesio", "pid", "uuid", "hostname"))
 
 
 RULE = Rule(

@@ -68,10 +68,9 @@ def _find_fixed(program: Program) -> Iterator[Mistake]:
             message = f"every rank takes GPU {gpu}: all ranks of a machine share it"
         else:
             continue
-        fix = with_replaced(
-            program, given[0] if ids is None else ids, "LOCAL_RANK" if ids is None else "[LOCAL_RANK]"
-        )
-        yield Mistake(step.node, message, fix.replace("LOCAL_RANK", 'int(os.environ["LOCAL_RANK"])'))
+        chosen, place = 'int(os.environ["LOCAL_RANK"])', ids if ids is not None else given[0]
+        text = chosen if ids is None else f"[{chosen}]"
+        yield Mistake(step.node, message, with_replaced(program, place, text) if place is not None else "")
         return
 
 
@@ -125,24 +124,22 @@ def _is_bare_cuda(program: Program, node: ast.expr) -> bool:
 
 
 def _is_model(program: Program, step: Step) -> bool:
-    func = step.node.func if isinstance(step.node, ast.Call) else None
-    if not isinstance(func, ast.Attribute):
-        return False
-    kinds = program.values.kinds(func.value)
-    name = func.value.id if isinstance(func.value, ast.Name) else getattr(func.value, "attr", "")
+    kinds, named = program.values.kinds(step.receiver), step.receiver
+    name = named.id if isinstance(named, ast.Name) else getattr(named, "attr", "")
     wrapped = [argument(ddp.node, 0, "module") for ddp in program.ddp_steps]
     return (
         bool(kinds & {"module", "ddp"})
         or name in ("model", "net", "network")
-        or step.node in calls_behind(program, [node for node in wrapped if node is not None])
+        or any(call is step.node for call in calls_behind(program, [node for node in wrapped if node]))
     )
 
 
 RULE = Rule(
-    title="the model goes to the current GPU, and no rank has chosen one",
+    title="no rank has chosen its GPU, or all ranks take the same one",
     why=(
         "`.cuda()` and `cuda` without a number mean GPU 0 until torch.cuda.set_device is called: all ranks "
-        "of a machine share it, run out of its memory, or NCCL refuses two ranks on one GPU."
+        "of a machine share it, run out of its memory, or NCCL refuses two ranks on one GPU. So it is where "
+        "the number is written down."
     ),
     find=_find,
 )

@@ -54,12 +54,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
     for name in _ENGINE:
         for step in program.methods.get(name, []):
-            receiver = (
-                step.node.func.value
-                if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute)
-                else None
-            )
-            if program.values.kinds(receiver) == {"engine"}:
+            if program.values.kinds(step.receiver) == {"engine"}:
                 yield f"the engine's {name}", step
     for name in _CHECKPOINT:
         for step in program.calls(name):
@@ -71,12 +66,7 @@ def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
     }
     for method in ("state_dict", "load_state_dict"):
         for step in program.methods.get(method, []):
-            receiver = (
-                step.node.func.value
-                if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute)
-                else None
-            )
-            if program.values.kinds(receiver) == {"fsdp1"} and not any(
+            if program.values.kinds(step.receiver) == {"fsdp1"} and not any(
                 "LOCAL_STATE_DICT" in ast.unparse(w) for w in step.where.withs
             ):
                 yield f"the {method} of an FSDP model", step

@@ -29,8 +29,9 @@ def _judge(program: Program, step: Step) -> Iterator[Mistake]:
             with_replaced(program, given, ast.unparse(given.func)),
         )
         return
-    function = program.values.function_of(given)
-    if function is None:
+    made = (value.node for value in program.values.of(given) if value.kind == "function")
+    function = program.values.function_of(given) or next(made, None)
+    if not isinstance(function, Function):
         return
     if program.script.kind == "notebook" and not is_constant(
         keyword(step.node, "start_method"), "fork", "forkserver"
@@ -73,9 +74,7 @@ def _cannot_be_sent(program: Program, step: Step, function: Function) -> bool:
     """Whether fresh processes cannot import the function: a lambda, or one of a function's own."""
     if argument(step.node, 5, "start_method") is not None or program.mentions("set_start_method"):
         return False
-    return isinstance(function, ast.Lambda) or isinstance(
-        program.names.scope_of(function).parent and program.names.scope_of(function).parent.node, Function
-    )
+    return isinstance(function, ast.Lambda) or program.names.function_around(function) is not None
 
 
 def _makes_function(program: Program, given: ast.Call) -> bool:
@@ -184,7 +183,7 @@ RULE = Rule(
     why=(
         "mp.spawn calls `fn(index, *args)` in fresh processes that import the script again. Wrong arguments "
         "raise in every rank; a call at the top level starts processes without end, which Python refuses; a "
-        "function of a notebook is not found; env:// needs an address."
+        "function of a notebook is not found; a lambda cannot be pickled; env:// needs an address."
     ),
     find=_find,
 )

@@ -11,6 +11,8 @@ from gpudiag.lint.trace import Step
 from gpudiag.lint.training import optimizer_calls, owner_of_parameters
 from gpudiag.lint.vocabulary import DDP_CLASSES, TORCH_COLLECTIVES
 
+_CLOSES = ("\\w*destroy\\w*", "\\w*cleanup\\w*", "\\w*teardown\\w*", "shutdown", "is_initialized", "init_rpc")
+
 
 def _find(program: Program) -> Iterator[Mistake]:
     if program.script.whole:  # the fences of a page do not run one after the other
@@ -83,7 +85,7 @@ def _find_group(program: Program) -> Iterator[Mistake]:
 def _find_again(program: Program) -> Iterator[Mistake]:
     """A group that is opened while it is open, and its address where it is set only then."""
     opened = [s for s in program.opens_group if not s.where.spawned and _is_always(s)]
-    if not opened or program.owner or program.mentions("destroy_process_group", "is_initialized", "init_rpc"):
+    if not opened or program.owner or program.mentions(*_CLOSES):
         return
     for first, again in pairwise(opened):
         if first.where.entry is again.where.entry:
@@ -133,10 +135,10 @@ def _same_run(step: Step, opened: Step) -> bool:
 
 
 RULE = Rule(
-    title="a model is used before it is built, or the process group before it is open, or it is opened twice",
+    title="a model or the process group is used before it is there, or the group is opened twice",
     why=(
-        "The script ends at this line: with a NameError, or because the default process group has not been "
-        "initialised."
+        "The script ends at this line: with a NameError, because the default process group has not been "
+        "initialised, or because it has been already. An address that is set later is never read."
     ),
     find=_find,
 )

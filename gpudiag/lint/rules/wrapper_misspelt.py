@@ -1,13 +1,16 @@
-"""A class or function of torch.distributed by a name that it does not have."""
+"""A class or function of torch.distributed, or a variable, by a name that it does not have."""
 
 import ast
 import difflib
 import re
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.reader import Line
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.vocabulary import TORCH_COLLECTIVES
+from gpudiag.lint.vocabulary import TORCH_COLLECTIVES, VARIABLES
+from gpudiag.model.lint import Edit, Severity
 
 _CLASSES = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DistributedSampler")
 _FUNCTIONS = (
@@ -114,6 +117,65 @@ def _find(program: Program) -> Iterator[Mistake]:
     yield from _find_imports(program)
     yield from _find_attributes(program)
     yield from _find_undefined(program)
+    for node in program.nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_set(program, node):
+            right = _variable_meant(node.value)
+            if (
+                right is not None and program.code.count(node.value) == 1
+            ):  # else the program may read it itself
+                edits = program.edit(node, repr(right).replace("'", '"'))
+                fix = program.edited_line(edits) if edits else with_replaced(program, node, repr(right))
+                yield Mistake(node, f"no program reads {node.value}; the name is {right}", fix, edits)
+
+
+def _is_set(program: Program, node: ast.Constant) -> bool:
+    """Whether a text is the name of an environment variable that the script sets."""
+    around = program.names.parents.get(node)
+    if isinstance(around, ast.Subscript):
+        return program.names.qualify(around.value) == "os.environ" and not isinstance(around.ctx, ast.Load)
+    setters = ("os.environ.setdefault", "os.putenv")
+    return isinstance(around, ast.Call) and program.names.qualify(around.func) in setters
+
+
+def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iterator[Mistake]:
+    """The variables that lines of shell set under a name which no program reads."""
+    for line in lines:
+        for found in _ASSIGNED.finditer(line.text.split("#")[0]):
+            right = _variable_meant(found[1])
+            if right is not None and not any(
+                re.search(rf"\$\{{?{found[1]}\b", other.text) for other in lines
+            ):
+                edits = (Edit(line.number, line.shift + found.start(1), line.shift + found.end(1), right),)
+                yield Mistake(
+                    ast.Pass(),
+                    f"no program reads {found[1]}; the name is {right}",
+                    line.text.replace(found[1], right).strip(),
+                    edits if editable else (),
+                    None if run else Severity.NOTE,
+                    line,
+                )
+
+
+_ASSIGNED = re.compile(r"(?<![\w$-])((?:N[CL]|CUDA_|MASTER_|OMP_)\w+)=")
+
+
+def _variable_meant(name: str) -> str | None:
+    """The variable whose name differs by one typing error: a letter too many, too few, wrong, or swapped."""
+    if name in VARIABLES:
+        return None
+    if name == "MASTER_ADDRESS":
+        return "MASTER_ADDR"
+    return next((right for right in VARIABLES if _differs_by_one(name, right)), None)
+
+
+def _differs_by_one(name: str, right: str) -> bool:
+    short, long = sorted((name, right), key=len)
+    if len(short) < len(long):
+        return any(long[:place] + long[place + 1 :] == short for place in range(len(long)))
+    apart = [place for place, (one, other) in enumerate(zip(name, right, strict=False)) if one != other]
+    return len(short) == len(long) and (
+        len(apart) == 1 or (len(apart) == 2 and sorted(name) == sorted(right))
+    )
 
 
 def _find_imports(program: Program) -> Iterator[Mistake]:
@@ -172,7 +234,9 @@ def _nearest(name: str, known: tuple[str, ...]) -> str | None:
     if len(name) < 5 or _OF_A_VENDOR.search(name):
         return None
     for candidate in difflib.get_close_matches(name, known, n=1, cutoff=0.86):
-        if candidate != name and abs(len(candidate) - len(name)) <= 3:
+        longer = len(name) - len(candidate)
+        is_another = longer > 1 and candidate in name  # MMDistributedDataParallel, of another library
+        if candidate != name and abs(longer) <= 3 and not is_another:
             return candidate
     bare = name.replace("_", "").lower()
     return next((c for c in known if c.replace("_", "").lower() == bare and c != name), None)
@@ -215,11 +279,12 @@ def _mistake(program: Program, node: ast.AST, wrong: str, message: str, right: s
 
 
 RULE = Rule(
-    title="a class or function of torch.distributed is misspelt",
+    title="a name of torch.distributed, or an environment variable, is misspelt",
     why=(
         "Python finds no such name: the script ends with an ImportError, an AttributeError or a NameError, "
-        "often only after the data has been loaded."
+        "often only after the data has been loaded. A variable of another name is ignored without an error."
     ),
     find=_find,
     fixes=True,
+    find_commands=find_commands,
 )

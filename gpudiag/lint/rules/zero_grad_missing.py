@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from gpudiag.lint.corrections import behind
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.training import repeats
+from gpudiag.lint.training import is_optimizer, repeats
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -25,11 +25,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     reported = set()
     for step in program.methods.get("step", []):
         call = step.node
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in reported:
-            continue
-        if not program.values.kinds(call.func.value) & {"optimizer", "hvd_optimizer"} and not _is_named_so(
-            call.func.value
-        ):
+        if step.receiver is None or call in reported or not is_optimizer(program, step.receiver):
             continue
         loops = [loop for loop in step.where.loops if repeats(program, loop)]
         backward = [
@@ -37,18 +33,13 @@ def _find(program: Program) -> Iterator[Mistake]:
         ]
         if loops and backward:
             reported.add(call)
-            name = ast.unparse(call.func.value)
+            name = ast.unparse(step.receiver)
             yield Mistake(
                 call,
                 "zero_grad is never called: each step adds its gradients to those of all earlier steps",
                 f"{name}.zero_grad()",
                 place=behind(program, call),
             )
-
-
-def _is_named_so(node: ast.expr) -> bool:
-    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
-    return name in ("optimizer", "optim", "opt")
 
 
 def _clears_by_hand(program: Program) -> bool:

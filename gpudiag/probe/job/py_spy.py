@@ -73,6 +73,7 @@ class RawThread:
 
 # The threads of a process by their number, and how they were read.
 Stacks = tuple[dict[int, RawThread], str]
+_GONE = Missing(MissingReason.ERROR, "the process has ended")
 
 
 def find_py_spy() -> str | None:
@@ -97,7 +98,7 @@ def read_stacks(pid: int, *, may_stop: bool, timeout_seconds: float) -> Reading[
         answer = _ask([*argv, "--nonblocking"], timeout_seconds)
         if isinstance(answer, Missing):
             failure = answer
-            if answer.reason is not MissingReason.ERROR:
+            if answer.reason is not MissingReason.ERROR or answer is _GONE:
                 break
         elif _is_whole(answer, pid):
             return answer, _READ
@@ -105,7 +106,7 @@ def read_stacks(pid: int, *, may_stop: bool, timeout_seconds: float) -> Reading[
             best = answer
     if best is not None and _main_frames(best, pid):
         return best, _READ
-    if may_stop and failure.reason is MissingReason.ERROR:
+    if may_stop and failure.reason is MissingReason.ERROR and failure is not _GONE:
         stopped = _ask(argv, timeout_seconds)
         if not isinstance(stopped, Missing):
             return stopped, STOPPED_FOR_A_MOMENT
@@ -255,7 +256,7 @@ def _refusal(text: str) -> Missing:
             MissingReason.NOT_SUPPORTED, "it runs no Python, or one that this py-spy does not know"
         )
     if any(mark in lowered for mark in _ENDED):
-        return Missing(MissingReason.ERROR, "the process has ended")
+        return _GONE
     return Missing(MissingReason.ERROR, f"py-spy: {words[:200]}")
 
 

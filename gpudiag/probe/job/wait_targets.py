@@ -8,7 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpudiag.linux.proc import list_pids, open_files, read_text
-from gpudiag.linux.sockets import CONNECTING, LISTENING, TcpSocket, format_address, read_tcp_sockets
+from gpudiag.linux.sockets import (
+    CONNECTING,
+    LISTENING,
+    TcpSocket,
+    format_address,
+    listening_ports,
+    read_tcp_sockets,
+)
 from gpudiag.model.job import NAMELESS_SOCKET, Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.memory import Memory
@@ -265,8 +272,14 @@ def _peer_here(pid: int, own: TcpSocket) -> str:
     ports = own.remote_port, own.local_port
     for one in read_tcp_sockets(pid):
         if (one.local_port, one.remote_port) == ports and (one.local, one.remote) == (own.remote, own.local):
-            return _name_other_end(pid, [holder for holder, _ in _holders(f"socket:[{one.inode}]")])
+            inode = one.inode or _listener(pid, own.remote_port)  # 0 where nobody has accepted it
+            return _name_other_end(pid, [holder for holder, _ in _holders(f"socket:[{inode}]")])
     return ""
+
+
+def _listener(pid: int, port: int) -> int:
+    """The inode of the socket that listens on a port in a process's network; 0 for none."""
+    return next((inode for inode, own in listening_ports(pid).items() if own == port), 0)
 
 
 def _other_end_of_pipe(pid: int, number: int, target: str) -> str:

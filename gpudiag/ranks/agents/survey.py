@@ -34,7 +34,7 @@ class Surveyor:
         self._rows: SimpleQueue[SurveyRow] = SimpleQueue()
 
     def listen(self, ports: Sequence[int]) -> None:
-        """Listen on the free ones of these ports for 6 s: a reset is a firewall's then, and no empty port's."""
+        """Listen on the free ones of these ports for 6 s: then a reset is a firewall's."""
         servers: list[socket.socket] = []
         for port in ports:
             with contextlib.suppress(OSError):  # taken, or not for this user
@@ -85,7 +85,7 @@ class Surveyor:
         try:
             entries = socket.getaddrinfo(target.address, target.port, type=socket.SOCK_STREAM)
         except OSError as error:
-            return Try(target, Answer.NO_ADDRESS, error.strerror or str(error))
+            return Try(target, Answer.NO_ADDRESS, words=error.strerror or str(error))
         tries = [self._try_address(target, entry[0], entry[4]) for entry in entries[:2]]
         return min(tries, key=lambda one: not one.answer.is_open)
 
@@ -100,8 +100,7 @@ class Surveyor:
             return Try(target, Answer.SILENT, address)
         except OSError as error:
             connection.close()
-            words = f"{address}: {error.strerror}" if error.strerror else address
-            return Try(target, _answer_of(error.errno or 0, place), words)
+            return Try(target, _answer_of(error.errno or 0, place), address, error.strerror or "")
         if target.purpose not in (Purpose.AGENT, Purpose.PUBLISHED):
             connection.close()
             return Try(target, Answer.ACCEPTS, address)

@@ -132,7 +132,7 @@ def master_failures(survey: Survey) -> dict[int, Try]:
 
 
 def find_closed_ports(survey: Survey, detail: Survey, first: Incident) -> tuple[Incident, ...]:
-    """An incident for each host or pair whose ports are closed; `detail` has the answers of sample ports of these."""
+    """An incident for each host or pair with closed ports; `detail`: samples' answers."""
     failed = failed_ways(survey)
     if failed:
         return _of_ways(survey, detail, failed, first)
@@ -236,7 +236,7 @@ def _facts(
     """What came back, which ports are closed and which open, and where and how to see it."""
     tries = [survey.tries(purpose)[way][0] for way in ways]
     tried = "; ".join(
-        f"{survey.hosts[way[0]]} to {survey.hosts[way[1]]} ({_address(one)}:{one.target.port}): {_words(one)}"
+        f"{survey.hosts[way[0]]} to {survey.hosts[way[1]]} ({one.address or one.target.address}:{one.target.port}): {_words(one)}"
         for way, one in list(zip(ways, tries, strict=True))[:_MOST_SHOWN]
     )
     source, target = ways[0]
@@ -244,7 +244,7 @@ def _facts(
         Evidence("answers", ", ".join(sorted({one.answer.value for one in tries})), source=_SOURCE),
         Evidence("tried", tried, source=_SOURCE),
         Evidence("try_on", survey.hosts[source], source=_SOURCE),
-        Evidence("try_address", _address(tries[0]), source=_SOURCE),
+        Evidence("try_address", tries[0].address or tries[0].target.address, source=_SOURCE),
         Evidence("try_port", tries[0].target.port, source=_SOURCE),
         Evidence("look_on", survey.hosts[target], source=_SOURCE),
     ]
@@ -301,13 +301,9 @@ def _ranges(ports: Sequence[int], others: Sequence[int]) -> str:
     return ", ".join(" to ".join(map(str, span)) for span in spans)
 
 
-def _address(one: Try) -> str:
-    return one.words.partition(": ")[0] or one.target.address
-
-
 def _words(one: Try) -> str:
-    more = one.words.partition(": ")[2]
-    return f"{one.answer.value} ({more})" if more and one.answer is not Answer.REFUSED else one.answer.value
+    is_known = one.words and one.answer is not Answer.REFUSED
+    return f"{one.answer.value} ({one.words})" if is_known else one.answer.value
 
 
 def _incident(

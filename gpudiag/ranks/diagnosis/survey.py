@@ -55,10 +55,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """What a host found at a target; `words` are the kernel's for it, or the address that the name has there."""
+    """What a host found at a target: the name's address there, if any, and the kernel's words."""
 
     target: Target
     answer: Answer
+    address: str = ""
     words: str = ""
 
 

@@ -103,6 +103,18 @@ def test_each_part_of_a_fabric_is_told_by_its_switches_and_by_how_much_was_bad(p
     assert (broken.code, "broken" in broken.message) == ("network.exchange_hangs", True)
 
 
+def test_uplinks_that_are_weak_together_name_the_leaf_and_no_uplink():
+    suspect = Suspect(
+        Symptom.SLOW, (), None, 612e9, 640e9, 16, under_load=True, part=FabricPart.UPLINKS, switches=("leaf s1",), measured=512
+    )  # fmt: skip
+    finding = judged(suspect)
+    assert finding.code == "network.uplink_slow"
+    assert finding.message.startswith(
+        "16 nodes of leaf s1 at once exchanged 612 GB/s with other leaves, where 640 GB/s is usual (4.4% less)"
+    )
+    assert "One or more of them are slow or down, or it has fewer" in finding.message
+
+
 def test_a_rail_is_told_by_the_name_that_labels_give_it():
     finding = judged(replace(SLOW, rail=1, rail_name="mlx5_1"))
     assert finding.message.startswith("rail mlx5_1 of a2 exchanges data at")

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.localise_fabric import SHAPES, localise, make_faults, names
-from benchmarks.simulated_fabric import SimulatedFabric
+from benchmarks.simulated_fabric import Fault, SimulatedFabric
 from gpudiag.collectives.fabric import INSIDE, NVLINK, UNKNOWN, Fabric, Way
 from gpudiag.collectives.fabric_blame import Passed, Sort, explain
+from gpudiag.collectives.fabric_load import TURNS, LeafLoad
 from gpudiag.collectives.fabric_localiser import FabricLocaliser
 from gpudiag.collectives.fabric_rounds import MOST_CROSSING, MOST_TURNS, SCREEN_ROUNDS, MixedRounds
 from gpudiag.collectives.localise import Round
@@ -160,6 +161,58 @@ def test_turns_that_took_too_long_are_fewer_in_the_next_round():
     assert max(turns_of(0.3)) <= 2 * MOST_CROSSING
 
 
+# --- leaves that send at once
+
+
+@walk([(16, 16, 16, 16), (11, 9, 15, 2, 9), (4, 4, 4)])
+def test_in_a_turn_equally_many_of_each_leaf_meet_another_leaf(sizes):
+    fabric = leaves(*sizes)
+    load = LeafLoad(fabric, seed=3)
+    pairs = load.next_round()
+    assert len(set(pairs)) == len(pairs)
+    turns = Round(1, ExchangePhase.FULL, pairs, load.waits()).turns
+    assert set(turns) == set(range(TURNS))
+    for turn in range(TURNS):
+        busy = [one for pair, at in zip(pairs, turns, strict=True) if at == turn for one in pair]
+        assert len(set(busy)) == len(busy)
+        third = sorted(sizes)[-3]
+        count = Counter(fabric.leaf(one) for one in busy)
+        assert all(third - 1 <= n <= third for leaf, n in count.items() if sizes[int(leaf[-1])] >= third)
+    assert all(fabric.way(pair).left for pair in pairs)
+
+
+def test_of_two_leaves_neither_can_be_the_odd_one():
+    assert LeafLoad(leaves(8, 8), seed=1).next_round() == ()
+    assert LeafLoad(leaves(8, 8, 1), seed=1).next_round() == ()
+
+
+def sent_at_once(shape: str, seed: int, sigma: float, *, rounds: int = 4) -> tuple[SimulatedFabric, LeafLoad]:
+    network = SimulatedFabric(64, replace(SHAPES[shape], sigma=sigma), random.Random(f"{shape} {seed}"))
+    load = LeafLoad(Fabric(network.labelled()), seed)
+    for number in range(1, rounds + 1):
+        pairs = load.next_round()
+        load.add(network.exchange(Round(number, ExchangePhase.FULL, pairs, load.waits())), 40e9)
+    return network, load
+
+
+@walk(["adaptive, 2 nodes an uplink", "adaptive, full leaves", "adaptive, uneven", "static", "hash"])
+def test_no_leaf_of_a_healthy_network_is_weak_however_its_speeds_vary(shape: str):
+    for seed in range(6):
+        for sigma in (0.02, 0.05):
+            _, load = sent_at_once(shape, seed, sigma)
+            assert load.find(lambda pair: False, 2) == []
+
+
+def test_what_is_known_to_be_bad_is_left_out_and_does_not_make_a_leaf_weak():
+    network, load = sent_at_once("adaptive, full leaves", 1, 0.02, rounds=0)
+    slow = [node for node in range(64) if network.leaf_of[node] == "leaf 1"][:5]
+    network.faults = [Fault("node", 0.4, (node,)) for node in slow]
+    for number in range(1, 5):
+        pairs = load.next_round()
+        load.add(network.exchange(Round(number, ExchangePhase.FULL, pairs, load.waits())), 40e9)
+    assert load.find(lambda pair: bool(set(slow) & set(pair)), 2) == []
+
+
 # --- what explains bad exchanges
 
 
@@ -246,6 +299,7 @@ def test_nodes_without_labels_and_with_another_ones_take_part():
         "static, 2 nodes an uplink",
         "hash",
         "adaptive",
+        "adaptive, full leaves",
         "NVLink, static",
         "static, uneven",
         "hash, uneven",
@@ -263,6 +317,7 @@ def test_a_healthy_network_accuses_nothing(shape: str):
         ("static, 2 nodes an uplink", "path"), ("static, pods", "uplinks"), ("hash", "uplinks"), ("hash", "uplink"),
         ("static", "link"), ("static, uneven", "path"), ("static, uneven", "link"), ("NVLink, static", "uplink"),
         ("NVLink, static", "network"), ("NVLink, static", "nvlink"), ("NVLink, static", "uplinks"),
+        ("adaptive, full leaves", "uplink"), ("adaptive, full leaves", "uplinks"), ("NVLink, static, uneven", "network"),
     ]
 )  # fmt: skip
 def test_what_is_bad_is_named(case):

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.distributed import HashStore, PrefixStore
 
-from gpudiag.collectives import localise_main
+from gpudiag.collectives import localise_main, pair_line
 from gpudiag.collectives.localise import LocaliseRequest, Round
-from gpudiag.collectives.localise_main import GlooLine, LineResult, measure_line, measure_lines
+from gpudiag.collectives.pair_line import GlooLine, LineResult, measure_line, measure_lines
 from gpudiag.model.codec import decode
 from gpudiag.model.measure import ExchangePhase, Node
 from gpudiag.model.reading import Missing
@@ -84,7 +84,7 @@ def test_three_ranks_in_a_ring_use_two_lines_each_at_once() -> None:
 
 
 def test_a_partner_that_does_not_come_is_an_error_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(localise_main, "LIMIT_SECONDS", 1.0)
+    monkeypatch.setattr(pair_line, "LIMIT_SECONDS", 1.0)
     store = HashStore()
     store.set_timeout(timedelta(seconds=1))
     with pytest.raises(RuntimeError):

@@ -57,10 +57,17 @@ def test_a_capture_that_cuda_refuses_is_no_fault_of_the_device(monkeypatch: pyte
         monkeypatch.setattr(ways, "_capture", capture)
         return Graphs()
 
-    for code, words in ((900, "CUDA error"), (901, "CUDA error"), (None, "operation not permitted when stream is capturing")):
+    for code, words in (
+        (900, "CUDA error"),
+        (901, "CUDA error"),
+        (None, "operation not permitted when stream is capturing"),
+    ):
         graphs = refuse(code, words)
         graphs.capture(lambda: None)()
         assert isinstance(graphs.used, Missing)
-    for code, words in ((700, "CUDA error: an illegal memory access was encountered"), (None, "CUDA error: unspecified launch failure")):
+    for code, words in (
+        (700, "CUDA error: an illegal memory access was encountered"),
+        (None, "CUDA error: unspecified launch failure"),
+    ):
         with pytest.raises(torch.AcceleratorError):
             refuse(code, words).capture(lambda: None)

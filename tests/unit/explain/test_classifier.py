@@ -28,6 +28,7 @@ LINES = (
     "will restart worker group", "exited on signal 9", "exits with return code = 1", "[rank: 1] Child process with PID 7 terminated with code 1",
     "[missing ranks: 1, 2]", "3: [DistributedAdam_HorovodAllreduce/a", "3: [allreduce.a", "Last enqueued NCCL work: 7", "Connection closed by remote peer n1<7>",
     "saved to /a/b", "Saving the model in /a/b", "/job:jax_worker/replica:0/task:3",
+    "Task /job:jax_worker/replica:0/task:3 heartbeat timeout", "Global rank 2 (PID 7) exited with code 1", "Rank 2 crashed with exit code -7.",
 )  # fmt: skip
 
 

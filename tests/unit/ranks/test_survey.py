@@ -32,7 +32,7 @@ def test_a_port_where_nobody_listens_refuses_and_one_where_somebody_does_accepts
         port = int(server.getsockname()[1])
         assert answer(Target(0, "localhost", port, Purpose.MASTER)).answer is Answer.ACCEPTS
     found = answer(Target(0, HERE, port, Purpose.PORT))
-    assert (found.answer, found.words) == (Answer.REFUSED, "127.0.0.1: Connection refused")
+    assert (found.answer, found.address, found.words) == (Answer.REFUSED, "127.0.0.1", "Connection refused")
 
 
 def test_a_name_without_an_address_is_told() -> None:

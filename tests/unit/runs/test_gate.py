@@ -206,6 +206,7 @@ def test_fail_on_hardware_still_says_when_it_could_not_tell():
         (MissingReason.NOT_SUPPORTED, ExitStatus.PASS),
         (MissingReason.NO_PERMISSION, ExitStatus.ERROR),
         (MissingReason.NOT_ASKED, ExitStatus.ERROR),
+        (MissingReason.IN_USE, ExitStatus.ERROR),
     ],
 )
 def test_strict_counts_the_gaps(reason, status):

@@ -30,9 +30,11 @@ def test_what_cannot_be_written_is_the_user_s_mistake(tmp_path: Path, name: str)
 
 @AS_ROOT
 def test_a_directory_without_the_right_to_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "old.json").touch()
     tmp_path.chmod(0o500)
-    with pytest.raises(UsageError):
-        require_writable(tmp_path / "new.json")
+    for name in ("new.json", "old.json"):
+        with pytest.raises(UsageError):
+            require_writable(tmp_path / name)
 
 
 def test_a_document_replaces_the_older_one_whole(tmp_path: Path) -> None:

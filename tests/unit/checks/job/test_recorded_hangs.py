@@ -157,6 +157,8 @@ RECORDED = (
     Recorded(
         "handler_sleeps", "hang.sleep", 1, ("an exception took it there: `except Exception (line 18)`",)
     ),
+    Recorded("tries_in_for", "hang.sleep", 1, ("for_retry.py:16", "`except OSError (line 14)`")),
+    Recorded("stopped_child", "hang.queue", 1, ("its child, pid 7968", "is stopped by a signal (SIGSTOP")),
     Recorded("tries_again", "hang.sleep", 1, ("in the loop `while True`", "an exception took it there")),
     Recorded(
         "one_more_call", "hang.calls_apart", None, ("rank 1 is 1 call behind rank 0", "async_forgotten.py:23")
@@ -166,6 +168,13 @@ RECORDED = (
         "hang.other_collective",
         None,
         ("rank 1 is past `train()` (early_stop.py:29), where rank 0 still is",),
+    ),
+    Recorded(
+        "main_evaluates_on_gpu",
+        "hang.unknown",
+        None,
+        ("g_eval_master.py:26 stands under", "a rank makes a collective alone there, or a GPU"),
+        Outcome.ERROR,
     ),
     Recorded(
         "skipped_step",
@@ -281,6 +290,21 @@ def test_a_rank_whose_step_counter_moves_is_not_blamed(case: Recorded) -> None:
     verdict = judge_job(moved)
     assert verdict.outcome is Outcome.PASS, verdict.headline
     assert verdict.headline.startswith("not hanging: "), verdict.headline
+
+
+def test_a_rank_that_tries_again_is_blamed_once_the_others_have_waited_for_ten_seconds() -> None:
+    job = recorded("tries_in_for")
+    waits = replace(job, ranks=tuple(_with_wait(rank, 6.0) if rank.rank == 0 else rank for rank in job.ranks))
+    verdict = judge_job(waits)
+    assert verdict.outcome is Outcome.WARN
+    assert "it may try again: once the others have waited for 10 s" in verdict.headline
+    assert not is_decided(verdict)
+
+
+def _with_wait(rank: RankSeen, seconds: float) -> RankSeen:
+    last = rank.last
+    threads = tuple(replace(one, last_ran_seconds_ago=seconds) for one in last.threads)
+    return replace(rank, looks=(*rank.looks[:-1], replace(last, threads=threads)))
 
 
 def test_a_sleep_that_a_rank_came_back_to_is_work_where_collectives_were_made_meanwhile() -> None:

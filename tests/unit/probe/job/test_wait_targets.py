@@ -58,3 +58,9 @@ def test_a_connection_within_one_process_is_told() -> None:
         accepted, _ = server.accept()
         with client, accepted:
             assert other_end(client.fileno()) == "only this process has the other end"
+
+
+def test_a_connection_that_nobody_has_accepted_is_named_with_who_listens() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    with socket.create_connection(server.getsockname()) as client, held_by_another(server.detach()) as pid:
+        assert other_end(client.fileno()) == f"the other end is pid {pid} (sleep 600)"
