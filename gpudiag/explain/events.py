@@ -364,7 +364,9 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
         return []
     if log.facts.moved_after(line.number) or (_GOES_ON.search(line.body) and log.facts.lines > line.number):
         return []
-    failed = any(gone.code for other in job.logs for gone in other.facts.of_ranks.exits)
+    failed = reported is not None or any(
+        gone.code for other in job.logs for gone in other.facts.of_ranks.exits
+    )
     if not failed and (log.facts.lines - line.number > _ENDED_LINES or is_foreign(line)):
         return []
     rank = job.rank_of(log, line.speaker)
