@@ -335,7 +335,9 @@ def running(name: str, folder: Path) -> Iterator[Running]:
 
 @pytest.mark.sliced
 @pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param("serve", marks=pytest.mark.each_run), *sorted(CASES.keys() - {"serve"})]
+)
 def test_signals_end_a_command_at_work_in_order(name: str, ends: str, tmp_path: Path) -> None:
     case, signals = CASES[name], ENDS[ends]
     with running(name, tmp_path) as command:
