@@ -188,7 +188,7 @@ class _Wave:
         )
 
     def _is_of_a_boot(self, case: Case, message: Message) -> bool:
-        """Whether it only reports that the machine is being booted, as a repair: that may take longer than a minute."""
+        """Whether it only reports that the machine is being booted, which may take over a minute."""
         return message.name == "GpudiagDown" and not case.stops and message.at >= self._repairs[case.name]
 
 

@@ -1,4 +1,4 @@
-"""A real Prometheus and Alertmanager over simulated machines, and a receiver that notes what a person would get.
+"""A real Prometheus and Alertmanager over simulated machines, and a receiver of what a person would get.
 
 Prometheus and Alertmanager are Debian's (`tools/install-system-packages`). Each machine is a real `gpudiag serve` on a
 simulated machine, which is changed while it is watched. The rules are the shipped ones, with their own `for:`;
@@ -39,7 +39,7 @@ _END_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One alert as Alertmanager passed it on: when (Unix time), firing or resolved, its labels and its texts."""
+    """One alert as Alertmanager passed it on: Unix time, firing or resolved, labels and texts."""
 
     at: float
     firing: bool

@@ -1,4 +1,4 @@
-"""A bare DDP training of a few steps, for torchrun: what `benchmarks/train_start.py` compares gpudiag with."""
+"""A bare DDP training of a few steps, for torchrun, which `benchmarks/train_start.py` compares with."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the service is held against: the same bytes from a bare uvicorn app, and from a socket that does nothing else.
+"""What the service is compared with: the same bytes from a bare uvicorn app, and from a bare socket.
 
     python benchmarks/bare_service.py app FILE HEADERS     # serves FILE at every path, with those headers (JSON)
     python benchmarks/bare_service.py ticks FILE CLIENTS   # sends FILE to that many listeners, once a second

@@ -1,4 +1,4 @@
-"""Prints whether `gpudiag explain FOLDER` names what failed first in jobs of 1,000 ranks, and what that costs.
+"""Prints whether `gpudiag explain FOLDER` names the first failure in jobs of 1,000 ranks, and its cost.
 
     python benchmarks/explain_jobs.py [--ranks 1000] [--megabytes 50] [KIND...]
 

@@ -1,4 +1,4 @@
-"""One cell of the fault matrix: a fault injected into `gpudiag nccl-test` at a stage, and what was reported."""
+"""One cell of the fault matrix: a fault injected into `gpudiag nccl-test` at a stage, and the report."""
 
 import json
 import os

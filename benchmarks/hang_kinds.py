@@ -1,4 +1,4 @@
-"""The ways to hang, and the healthy jobs, of benchmarks/hang_matrix.py: which job, and what must be reported."""
+"""The ways to hang, and the healthy jobs, of benchmarks/hang_matrix.py, with what must be reported."""
 
 from dataclasses import dataclass
 
@@ -133,7 +133,7 @@ COMPILERS = {
 
 @dataclass(frozen=True)
 class GpuKind:
-    """A job of tests/cuda_stand_in/jobs/training.py, and what must be reported of rank 1: code, exit status, words."""
+    """A job of tests/cuda_stand_in/jobs/training.py, and what must be reported of rank 1."""
 
     mode: str
     codes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Hangs of real torchrun jobs, and whether `gpudiag hang` names rank, kind and line; and looks at healthy jobs.
+"""Hangs of real torchrun jobs, and whether `gpudiag hang` names rank, kind and line; and healthy jobs.
 
     python -m benchmarks.hang_matrix --times 5               14 kinds of hang, on jobs of 4 gloo ranks
     python -m benchmarks.hang_matrix --healthy 100           looks at healthy jobs: none may be accused
@@ -120,7 +120,7 @@ def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subpro
 
 @contextmanager
 def compiler_of(what: str, folder: Path) -> Iterator[dict[str, str]]:
-    """The environment of a job whose compiler waits for a FIFO, or for a lock that somebody holds; an empty one for other jobs."""
+    """The environment of a job whose compiler waits for a FIFO, or a held lock; else empty."""
     if what not in COMPILERS:
         yield {}
         return
@@ -175,7 +175,7 @@ def frozen_disk(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_files(folder: Path) -> Iterator[None]:
-    """What the jobs of `--polls` find in their folder: a FIFO, two lock files that a killed program left, one that a program holds."""
+    """What the jobs of `--polls` find in their folder: a FIFO, two left lock files, a held one."""
     os.mkfifo(folder / "fifo")
     for name in ("model.lock", "data.lock"):
         (folder / name).touch()
@@ -218,7 +218,7 @@ def try_kind(kind: Kind, guilty: int) -> tuple[str, float]:
 
 
 def record(name: str, seen: Look) -> None:
-    """Keep the looks of an answer as a file of the folder in RECORD, without this machine's paths; tests judge them again."""
+    """Keep the looks of an answer in RECORD, without this machine's paths, for tests."""
     if "RECORD" not in os.environ or not seen.document.get("jobs"):
         return
     document = json.dumps(seen.document["jobs"][0]["job"], separators=(",", ":"))
@@ -322,7 +322,7 @@ def try_healthy(
 
 @contextmanager
 def gpu_job(mode: str, folder: Path, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A job on the stand-in's GPUs, under torchrun, with a server for NCCL's RAS; ended with all that it started."""
+    """A job on the stand-in's GPUs under torchrun, with a server for NCCL's RAS, until the end."""
     from tests.cuda_stand_in.machine import ROOT, command_on, open_machine
 
     port = next(PORTS)
@@ -397,7 +397,7 @@ def judge_gpu_kind(kind: GpuKind, ranks: int, seen: Look) -> str:
 
 
 def try_healthy_on_gpus(mode: str, looks: int, ranks: int) -> list[tuple[str, float]]:
-    """An answer for each look at one healthy job: `right`, `unknown`, or the accusation; and whether it went on as before."""
+    """For each look at one healthy job `right`, `unknown`, or the accusation; and if it went on."""
     folder = Path(tempfile.mkdtemp(prefix="healthy-"))
     answers: list[tuple[str, float]] = []
     try:

@@ -1,4 +1,4 @@
-"""Clients that mean harm, for `service_limits.py`, in a process of its own; only against 127.0.0.1, for a bounded time.
+"""Clients that mean harm, for `service_limits.py`; only against 127.0.0.1, for a bounded time.
 
     python benchmarks/hostile_load.py KIND PORT CLIENTS SECONDS
 

@@ -1,4 +1,4 @@
-"""What a hub of 50 machines costs, how soon its page answers, and what it shows when some of them hang, lie, are old, or have wrong clocks.
+"""What a hub of 50 machines costs, how soon it answers, and what it shows of bad ones.
 
     python benchmarks/hub_load.py [--machines 50] [--bad 10] [--seconds 30] [--rate 50] [--viewers 20]
 

@@ -1,4 +1,4 @@
-"""Every command under every limit: `python -m benchmarks.limits_matrix [WORD...]`, where words choose commands or limits.
+"""Every command under every limit: `python -m benchmarks.limits_matrix [WORD...]` chooses some.
 
 A shortage of gpudiag's own must end with exit status 3 and a sentence, or change nothing (0, or the 2 that the command has
 without a limit); never 1, which a gate takes for a fault of the machine, never 70 and never a traceback.
@@ -57,7 +57,7 @@ LIMITS = (
 def run_limited(
     limit: str, command: Sequence[str], environment: dict[str, str], folder: Path
 ) -> tuple[int, str, str]:
-    """The exit status, the output and the errors of one command under one limit; a service is stopped once it runs."""
+    """The exit status, output and errors of one command under one limit; a service is stopped."""
     gpudiag = [sys.executable, "-m", "gpudiag", *command]
     argv = gpudiag if limit == "none" else [sys.executable, str(LIMITED), limit, "--", *gpudiag]
     child = subprocess.Popen(

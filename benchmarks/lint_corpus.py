@@ -1,4 +1,4 @@
-"""Precision, recall and speed of `gpudiag lint` on its corpus: the rules' own examples, planted mistakes, and good scripts.
+"""Precision, recall and speed of `gpudiag lint` on its examples, planted mistakes, and good scripts.
 
     python -m benchmarks.lint_corpus            what is found of what is planted, by rule
     python -m benchmarks.lint_corpus --files N  seconds for N files, copies of the corpus under other names (1,000)
@@ -38,7 +38,7 @@ _NAIVE = {
 
 
 def measure_corpus() -> tuple[Counter[str], Counter[str], Counter[str], int]:
-    """How many planted mistakes are found, missed, and how many findings are none that is planted, by code; the scripts."""
+    """How many planted mistakes are found and missed, and other findings, by code; the scripts."""
     found: Counter[str] = Counter()
     missed: Counter[str] = Counter()
     false: Counter[str] = Counter()
@@ -75,7 +75,7 @@ def measure_naive() -> tuple[int, int, int]:
 
 
 def measure_seconds(count: int) -> tuple[float, float]:
-    """The seconds for `count` files on the processors that there are, and the processor time of all of them."""
+    """The seconds for `count` files on all processors, and the processor time."""
     sources = corpus_files()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(count):

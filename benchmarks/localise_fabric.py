@@ -1,4 +1,4 @@
-"""How well bad parts of a labelled network are found among 64 to 1,000 nodes, and in how many rounds, beside no labels.
+"""How well bad parts of a labelled network are found among 64 to 1,000 nodes, in how many rounds.
 
     python -m benchmarks.localise_fabric [--runs N] [--routing NAME] [--messy] [--exchange-ms MS] [NODES ...]
 
@@ -121,7 +121,7 @@ def names(suspect: Suspect, fault: Fault, network: SimulatedFabric) -> bool:
 
 
 def bound(network: SimulatedFabric, fault: Fault, exchange_seconds: float) -> float:
-    """The most that any choice of pairs could find of such faults in this network, if it takes the same rounds.
+    """The most that any choice of pairs could find of such faults in as many rounds.
 
     One pair must meet: a leaf has one pair that leaves it in each turn. Uplinks behind adaptive routing carry a part of
     each pair's data, and slow none by a tenth: they show only where the nodes of their leaf together exceed what is left,

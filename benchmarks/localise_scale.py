@@ -1,4 +1,4 @@
-"""How well bad nodes and links are found among 4 to 10,000 nodes, and in how many rounds: the product's own decisions.
+"""How well bad nodes and links are found among 4 to 10,000 nodes, and in how many rounds.
 
     python -m benchmarks.localise_scale [--runs N] [NODES ...]
 
@@ -85,7 +85,7 @@ def round_robin(network: Network, seed: int) -> Found:
 
 
 def halving(network: Network, seed: int) -> Found:
-    """Halve each slow group until one node is left: two rounds for each halving, as a slow half is measured again."""
+    """Halve each slow group until one node is left, by two rounds each."""
     del seed
     limit = SLOW_SHARE["nccl"] * SPEED
     groups, rounds = [list(range(network.nodes))], 0

@@ -62,7 +62,7 @@ def show(text: str, page: Path | None, begin: str, end: str) -> None:
 
 
 def show_section(text: str, page: Path | None, heading: str) -> None:
-    """Print the section, and put it into the page: in the place of the one with that heading, else at the end."""
+    """Print the section, and put it into the page, in the place of the one with that heading."""
     print(text)
     if page is None:
         return
@@ -81,7 +81,7 @@ def machine() -> str:
 
 
 def versions() -> str:
-    """The machine and what it runs: `x86_64, 2 processors, Linux 6.18,` and in a second line Python and torch."""
+    """The machine, `x86_64, 2 processors, Linux 6.18,` and in a second line Python and torch."""
     release = ".".join(platform.release().split(".")[:2])
     return (
         f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {release},\n"

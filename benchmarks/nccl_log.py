@@ -1,4 +1,4 @@
-"""Prints what `gpudiag explain` takes for 50 MB of NCCL's lines: seconds of processor and memory, of a process for each log.
+"""Prints what `gpudiag explain` takes for 50 MB of NCCL's lines: processor seconds and memory.
 
     python benchmarks/nccl_log.py
 

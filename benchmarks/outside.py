@@ -1,4 +1,4 @@
-"""What the benchmarks that disturb runs from outside share: a run in its own session, its ranks, and groups for them."""
+"""What benchmarks that disturb runs from outside share: a run in its session, its ranks, groups."""
 
 import contextlib
 import os

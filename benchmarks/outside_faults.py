@@ -1,4 +1,4 @@
-"""Is a fault named right that nobody injected: a signal, a control group, a file system, a script that goes wrong?
+"""Is a fault named right that nobody injected: a signal, a control group, a disk, a bad script?
 
 Plants each fault from outside of gpudiag into running ranks, under its own spawn and under torchrun, N
 times, and prints Markdown: in each cell how often the first finding had the right rank and the right

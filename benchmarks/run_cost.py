@@ -1,4 +1,4 @@
-"""What `gpudiag run` costs a job: its throughput with and without, in pairs, and the processor time that the watching takes.
+"""What `gpudiag run` costs a job: its throughput with and without, in pairs, and processor time.
 
     python -m benchmarks.run_cost [--pairs N] [--ranks N] [--steps N] [--work SECONDS]
 
@@ -25,7 +25,7 @@ LIMIT_SECONDS = 3600.0
 
 
 def run_once(options: argparse.Namespace, verdict: Path | None) -> tuple[float, float]:
-    """Steps per second of one run, watched where `verdict` is given, and the processor seconds of all its processes."""
+    """Steps per second of one run, watched if `verdict` is given, and its processor seconds."""
     job = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}"),
         str(SCRIPT),

@@ -55,7 +55,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Memory of a process in RAM, of shared pages its share (PSS): other programs on the machine that share them make it less."""
+    """Memory of a process in RAM, of shared pages its share (PSS), which other programs lessen."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -63,7 +63,7 @@ def proportional_bytes(pid: int) -> int:
 
 
 def together_bytes(pids: list[int]) -> int:
-    """Memory in RAM of these processes as if they were alone on the machine: what they share with each other counts once.
+    """Memory in RAM of these processes as if alone: what they share counts once.
 
     Their own pages, and of each file the most that one of them has in RAM.
     """

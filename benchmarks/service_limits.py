@@ -112,7 +112,7 @@ def measure_history(service: Served, seconds: float) -> None:
 
 
 def measure_listeners(service: Served, seconds: float) -> None:
-    """How late a tick reaches 1,000 listeners; and how late from a socket that does nothing but send the same."""
+    """How late a tick reaches 1,000 listeners, beside a socket that only sends."""
 
     def by_service() -> str:
         spent, began = processor_seconds(service.process.pid), time.monotonic()

@@ -1,4 +1,4 @@
-"""A simulated network of leaves, spines, pods and NVLink domains, with what the judge of a localisation does not know of it.
+"""A simulated network of leaves, spines, pods and NVLink domains, with what its judge does not know.
 
 Not known to it: how many uplinks a leaf has, which uplink the data of a pair takes, how many slots of a leaf are the job's,
 which nodes have no label or another's, and that pairs which share an uplink share its speed.

@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def all_cells(strategies: Sequence[str], ranks: Sequence[int], times: int) -> Iterator[Cell]:
-    """Every cell, the strategies of one together, in an order that has all kinds early: a matrix may be stopped."""
+    """Every cell, strategies of one together, all kinds early: a matrix may be stopped."""
     kinds = list(itertools.product(WORKLOADS, DTYPES, OPTIMIZERS, ranks, range(1, times + 1)))
     random.Random(len(kinds)).shuffle(kinds)  # noqa: S311 - the same order every time
     for workload, dtype, optimizer, size, seed in kinds:

@@ -30,7 +30,7 @@ PLANTED = Path(__file__).with_name("planted")
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What the first finding must have: one of these codes, the rank where one is faulty, the words, who must act."""
+    """What the first finding must have: one of these codes, the rank, the words, who must act."""
 
     codes: tuple[str, ...]
     rank: int | None = None
@@ -166,7 +166,7 @@ FAULTS: dict[str, Cause] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One line of the results: what was planted, on how many ranks, for the how-many-eth time, and what was reported."""
+    """One line of the results: what was planted, on how many ranks, which turn, the report."""
 
     fault: str
     ranks: int

@@ -1,4 +1,4 @@
-"""What `gpudiag train --script` reports on the scripts that people start from, and of ten mistakes in them, beside torchrun.
+"""What `gpudiag train --script` reports on tutorials' scripts, and ten mistakes in them.
 
 Runs scripts of the shape of four tutorials (the folder tutorials, in our own words, on random numbers) on two gloo ranks, as
 they should be and with one line changed each, once by `gpudiag train --script` and once by torchrun. Prints Markdown.

@@ -94,7 +94,8 @@ class WarmProcess:
     def send_signal(self, number: int) -> None:
         """Send it that signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended at this moment
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Ask it to end."""

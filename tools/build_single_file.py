@@ -52,7 +52,7 @@ def main(target: Path, wheel: Path | None = None) -> int:
 
 
 def collect_wheels(python: str, folder: Path, wheel: Path | None) -> tuple[str, ...]:
-    """Put gpudiag's wheel and those of what it needs, pure Python all, into the folder; the names of the latter."""
+    """Put gpudiag's wheel and those it needs, pure Python, into the folder; their names."""
     pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
     if wheel is None:
         run(*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT))

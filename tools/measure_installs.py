@@ -1,4 +1,4 @@
-"""Installs gpudiag in every way that docs/install.md names, under each Python, and prints a table of what each costs.
+"""Installs gpudiag in every way of docs/install.md, under each Python, and prints the costs.
 
     python -m tools.measure_installs [--pythons PYTHON ...] [--single-file FILE | --release FOLDER] [--ways WAY ...]
 
@@ -32,7 +32,7 @@ _QUIET = ("--quiet", "--disable-pip-version-check")
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What is installed: the wheel and the sdist of this checkout, and the single file and packages where there are any."""
+    """What is installed: the wheel and sdist of this checkout, the single file and packages."""
 
     wheel: Path
     sdist: Path

@@ -54,7 +54,7 @@ TESTS = (
 
 
 def find_pythons() -> Iterator[Path]:
-    """The interpreters of this machine that are new enough, one of each version, the oldest first: pyenv's, uv's, or PATH's."""
+    """This machine's new enough interpreters, one a version, oldest first: pyenv's, uv's, PATH's."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     uv = Path(os.environ.get("UV_PYTHON_INSTALL_DIR", Path.home() / ".local/share/uv/python"))
     for minor in range(OLDEST[1], 20):

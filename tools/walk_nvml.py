@@ -1,4 +1,4 @@
-"""Writes the section on NVML's functions of docs/detection.md: each of them, failing in every way, on every machine.
+"""Writes the section on NVML's functions of docs/detection.md: each, failing in every way, everywhere.
 
 `python -m tools.walk_nvml` walks all of it and writes the page (`--parts=N`: every Nth cell); `--slice` walks the part that CI does, and prints one
 JSON object a machine. Takes no interpreter per cell: see tests/scenarios/nvml_walk.py.

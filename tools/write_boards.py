@@ -35,7 +35,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel: `kind` is Grafana's; `bad_from`: the value from which it is red; the size in Grafana's units."""
+    """One panel: `kind` is Grafana's; `bad_from`: red from there; size in Grafana's units."""
 
     title: str
     kind: str

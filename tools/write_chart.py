@@ -220,7 +220,7 @@ def chart_files() -> dict[str, str]:
 
 
 def template(manifest: str, changes: Changes, condition: str = "") -> str:
-    """A manifest with its changes; in the chart only where `condition`, a value's name or an expression, is true."""
+    """A manifest with its changes; in the chart only where `condition` is true."""
     place = MANIFESTS / manifest
     text = _HEAD % place.relative_to(ROOT) + changed(place.read_text(), changes, manifest)
     if condition:
@@ -279,7 +279,7 @@ def _block(value: Any) -> str:
 
 
 def schema_of(values: dict[str, Any]) -> dict[str, Any]:
-    """A JSON Schema that refuses a value that the chart does not read; `global` is what a chart above may pass down."""
+    """A JSON Schema that refuses values that the chart does not read, but for `global`."""
     schema = _schema(values, "")
     schema["properties"]["global"] = {"type": "object"}
     return {"$schema": "http://json-schema.org/draft-07/schema#", **schema}

@@ -1,4 +1,4 @@
-"""Writes docs/detection.md: every fault that a simulated machine can have, what gpudiag should find, what it found.
+"""Writes docs/detection.md: every fault of a simulated machine, what should be found, what was.
 
 Each row is a run of `gpudiag preflight --level instant` on a simulated machine; the rows of active tests
 are runs on CPU ranks with a fault injected.
@@ -135,7 +135,7 @@ class Row:
 
 
 def run_compared(scenario: str) -> Row:
-    """One preflight at level instant on that machine of `COMPARED`, held against the report of the good one."""
+    """One preflight at level instant on a machine of `COMPARED`, against the good one's report."""
     good, wanted = COMPARED[scenario]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "good.json"

@@ -1,4 +1,4 @@
-"""Writes docs/findings.md: every check and every finding code, a copy of the catalogue that a test compares."""
+"""Writes docs/findings.md: every check and code, a copy of the catalogue that a test compares."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Writes docs/lint.md: every rule of the linter with its examples, a copy of the catalogue that a test compares."""
+"""Writes docs/lint.md: every rule with its examples, a copy that a test compares."""
 
 from pathlib import Path
 
@@ -27,6 +27,8 @@ script, 3 if a file or folder could not be read and there is no finding in the o
 - It knows who owns the loop. Lightning, Hugging Face's Trainer, Ray, Composer and similar frameworks wrap, shard and save by themselves;
   Accelerate's `prepare`, DeepSpeed's engine and Horovod's optimizer do their part.
 - A missing call counts only if the whole file lacks it: `set_epoch` in another function, or in another cell, is enough.
+- Where a script can only run on one machine (`localhost`, `world_size=torch.cuda.device_count()`), its ranks may be numbers of GPUs.
+- Of the environment variables that a script sets, a name one letter away from one of NCCL's or of a launch is a finding.
 - A **finding** is certainly wrong when the script runs on several ranks. A **note** may be intended, and never fails.
 - In a page, a fence that imports a framework begins a script, and the fences after it continue it. There, a sketch that does not
   parse is no mistake. In a notebook, a cell that does not parse is left out alone; `%%writefile x.py` is a separate script.

@@ -1,4 +1,4 @@
-"""Writes the page's types of documents, api/dashboard/src/model.ts, from the nouns of `gpudiag/model`; a test compares."""
+"""Writes the page's types, api/dashboard/src/model.ts, from `gpudiag/model`; a test compares."""
 
 import types
 from collections.abc import Iterator

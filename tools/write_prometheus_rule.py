@@ -1,4 +1,4 @@
-"""Write deploy/kubernetes/monitoring/prometheusrule.yaml: the alert rules as the Prometheus operator takes them.
+"""Write deploy/kubernetes/monitoring/prometheusrule.yaml: the alert rules for the operator.
 
 `python -m tools.write_prometheus_rule`; the rules themselves are deploy/prometheus/gpudiag.rules.yml.
 """

@@ -1,4 +1,4 @@
-"""Writes what the page and the docs have of readings, copies of the table in `gpudiag/reference/readings` that a test compares."""
+"""Writes the page's and docs' copies of the table in `gpudiag/reference/readings`; a test compares."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Writes the parts of README.md that a program knows better: what the bare command prints, and the GPUs that confirmed gpudiag.
+"""Writes parts of README.md: what the bare command prints, and the GPUs that confirmed gpudiag.
 
 Each stands between two comments with its name. The GPUs are those of the table in docs/gpu-paths.md, to which
 `tools/accept_confirmation` adds. A test compares both parts.

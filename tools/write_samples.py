@@ -1,4 +1,4 @@
-"""Rewrites the samples of output in docs/commands.md, each from a run of its command: `python -m tools.write_samples`.
+"""Rewrites the samples in docs/commands.md, each by its command: `python -m tools.write_samples`.
 
 A sample is a fenced block behind a comment that has the command, and how many of its lines are shown where not all are:
 

@@ -1,4 +1,4 @@
-"""Writes docs/schemas, the JSON Schema of every document, and docs/documents.md, which lists them; a test compares both."""
+"""Writes docs/schemas, each document's JSON Schema, and docs/documents.md; a test compares both."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Writes the page's copy of the words for NVML's numbers, api/dashboard/src/vocabulary.ts, which a test compares."""
+"""Writes the page's copy of NVML's words, api/dashboard/src/vocabulary.ts; a test compares."""
 
 import json
 from pathlib import Path

@@ -29,10 +29,8 @@ from gpudiag_api.service_routes import metrics_routes, service_routes
 from gpudiag_api.settings import Settings
 
 _CHOICES = re.compile(r"\^\(([a-z|]+)\)\$")  # the patterns of parameters that take one of several names
-_DIRECT = (
-    "/api/v1/devices",
-    "/api/v1/stream",
-)  # polled by every script; an event for each listener each tick
+# Polled by every script; and woken for each listener at each tick.
+_DIRECT = ("/api/v1/devices", "/api/v1/stream")
 _HINTS = {404: "GET /openapi.json lists every route", 405: "GET /openapi.json lists every route"}
 
 

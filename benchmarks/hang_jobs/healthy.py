@@ -1,4 +1,4 @@
-"""A small training job without a fault: `torchrun --nproc-per-node 4 healthy.py WHAT FOLDER`; it prints a digest at its end.
+"""A small healthy training job, `torchrun --nproc-per-node 4 healthy.py WHAT FOLDER`, with a digest.
 
 WHAT is train, loader, evaluation, checkpoint, compile, ddp, uneven_speed or python.
 """

@@ -153,7 +153,7 @@ def load(rows: Any, workers: int = 2) -> None:
 
 
 def ring() -> None:
-    """Flags in shared memory between all ranks, without a process group; rank 1 stops at a FIFO where it is to hang."""
+    """Flags in shared memory between all ranks, without a group; rank 1 may stop at a FIFO."""
     name = f"ring_{os.environ['MASTER_PORT']}"
     if RANK == 0:
         memory = shared_memory.SharedMemory(name=name, create=True, size=64)

@@ -1,4 +1,4 @@
-"""Jobs with threads, process groups and compilers beside the main thread, hung or healthy; none of them knows gpudiag.
+"""Jobs with threads, process groups and compilers beside the main thread, hung or healthy.
 
 `torchrun --nproc-per-node 4 threads.py KIND FOLDER`; `python threads.py killed FOLDER` starts its ranks itself, as does `never_came`.
 The guilty rank is 1, where one is; the line in which it stays ends in the comment `# KIND`. HEALTHY names those that go on.
@@ -173,7 +173,7 @@ def forward(weights: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def compiles() -> None:
-    """A step that one rank compiles again, with a compiler that waits (CXX: compiler_fifo, compiler_lock) or goes on."""
+    """A step that one rank compiles again, with a compiler that waits (CXX) or goes on."""
     weights, until = torch.randn(16, 16, requires_grad=True), time.monotonic() + SECONDS
     for step in range(10**6):
         length = 8

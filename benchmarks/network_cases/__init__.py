@@ -1,4 +1,4 @@
-"""Faults and oddities of the network between machines, each with what `gpudiag nccl-test` must report of it."""
+"""Faults and oddities of the network between machines, each with what must be reported of it."""
 
 from benchmarks.network_cases import addresses, firewalls, healthy, in_time, running, slow, splits
 from benchmarks.network_cases.case import Case

@@ -1,4 +1,4 @@
-"""Hosts whose ranks give the others an address that leads nowhere, and hosts with several addresses that are all right."""
+"""Hosts whose ranks give others an address that leads nowhere, and hosts with several good ones."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def with_interfaces(name: str, *, only: int | None = None, base: str = "10.9.0.{
 
 
 def with_name(rank: int, address: str | None, interface: str = "") -> Arrange:
-    """The name of that rank's machine resolves to the address, which an interface of it has where one is given."""
+    """The name of that rank's machine resolves to the address, of an interface if one is given."""
 
     @contextlib.contextmanager
     def arrange(machines: Sequence[Machine]) -> Iterator[None]:
@@ -79,7 +79,7 @@ def second_network(machines: Sequence[Machine]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def greater_address(machines: Sequence[Machine]) -> Iterator[None]:
-    """machine3's name is the address of a network that nobody else has, greater than all: nobody connects there."""
+    """machine3's name is an address of a network of its own, greater than all: no target."""
     add_interface(machines[2], "eth1", "203.0.113.3/24")
     name_as(machines[2], machines, "203.0.113.3")
     yield

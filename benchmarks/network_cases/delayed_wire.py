@@ -1,4 +1,4 @@
-"""A wire that delays: a TAP device as a machine's eth0, another as its port of the switch, and frames kept in between.
+"""A wire that delays: a TAP device as a machine's eth0, another at the switch, frames kept between.
 
     python delayed_wire.py NAMESPACE SWITCH PORT ADDRESS/BITS SECONDS
 

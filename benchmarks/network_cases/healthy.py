@@ -1,4 +1,4 @@
-"""Networks and starts with which nothing is wrong: nobody may be blamed, and every rank ends with status 0."""
+"""Networks and starts with which nothing is wrong: nobody is blamed, and every rank ends with 0."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""Starts that cannot succeed: a cause that is certain is reported at once, and does not wait for `--rendezvous-timeout`."""
+"""Starts that cannot succeed: a certain cause is reported at once, before `--rendezvous-timeout`."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What may be wrong with the link of one machine, or with what is between two: cut, slow, lossy, narrow, delayed."""
+"""What may be wrong with a machine's link, or between two: cut, slow, lossy, narrow, delayed."""
 
 import contextlib
 import subprocess
@@ -19,7 +19,7 @@ def _run(*words: str, given: str = "") -> None:
 
 
 def filter_at(machine: Machine, *rules: str) -> None:
-    """Add rules for what comes in to that machine (`in ip saddr 198.18.77.2 drop`), or leaves it (`out ...`)."""
+    """Add rules for what comes in to that machine (`in ip saddr 198.18.77.2 drop`), or leaves."""
     lines = [
         "add table inet links",
         "add chain inet links in { type filter hook input priority 0; }",
@@ -41,7 +41,7 @@ def cut(machine: Machine, other: Machine | None = None) -> None:
 
 
 def away(seconds: float, rank: int, other: int | None = None, *, times: int = 1) -> Act:
-    """The link of that rank's machine, or to one other, is cut and comes back, so many times with 8 s between."""
+    """The link of that rank's machine, or to one other, is cut and comes back, with 8 s between."""
 
     def act(machines: Sequence[Machine]) -> None:
         for turn in range(times):
@@ -55,7 +55,7 @@ def away(seconds: float, rank: int, other: int | None = None, *, times: int = 1)
 
 
 def interface_away(seconds: float, rank: int) -> Act:
-    """The port of that rank's machine at the switch goes down and up: its interface has no carrier while it is down."""
+    """The port of that rank's machine at the switch goes down and up: no carrier meanwhile."""
 
     def act(machines: Sequence[Machine]) -> None:
         machine = machines[rank]

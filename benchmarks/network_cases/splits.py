@@ -1,4 +1,4 @@
-"""Starts in which a part of the ranks went elsewhere, or in which one process has other settings than the others."""
+"""Starts in which some ranks went elsewhere, or one process has other settings than the others."""
 
 import contextlib
 import subprocess

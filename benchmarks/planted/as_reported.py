@@ -1,4 +1,4 @@
-"""Mistakes as people report them of their training, planted in DDP and FSDP2, with the report where there is one."""
+"""Mistakes as people report them of their training, planted in DDP and FSDP2, with the report."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -48,7 +48,7 @@ def sharded_clipped_by_own_norm() -> None:
 
 @fault
 def clipped_by_norms_of_all_ranks() -> None:
-    """The norm of averaged gradients is added up over the ranks once more (github.com/modelscope/twinkle/pull/290)."""
+    """The norm of averaged gradients is summed once more (github.com/modelscope/twinkle/pull/290)."""
 
     def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
         gradients = [one.grad for one in parameters_of(optimizer) if one.grad is not None]
@@ -263,7 +263,7 @@ def average_of_weights_written_back() -> None:
 
 
 def _on_engine_steps(act: Act) -> None:
-    """Call `act` with the optimizer inside the engine, the number of the step and the step itself, on one rank."""
+    """Call `act` at each step of the optimizer inside the engine, on one rank."""
     inside: set[int] = set()
 
     def remember(_: Any, *args: Any, **named: Any) -> None:

@@ -146,7 +146,7 @@ def number_handed_in_for_shards() -> None:
 
 @fault
 def bit_handed_in_to_zero() -> None:
-    """One bit of what one rank hands in to DeepSpeed's averaging, once: its later calls have what is averaged."""
+    """One bit of what one rank hands in to DeepSpeed's averaging, once."""
     spoilt: list[bool] = []
 
     def spoil(tensor: torch.Tensor) -> None:

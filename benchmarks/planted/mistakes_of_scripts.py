@@ -1,4 +1,4 @@
-"""Mistakes of training scripts: the optimizer's place, the weights' dtype, noise, and gradients that stay or are old."""
+"""Mistakes of training scripts: the optimizer's place, dtypes, noise, gradients that stay or are old."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -209,7 +209,7 @@ def sharded_not_set_to_zero_on_one_rank() -> None:
 
 @fault
 def one_rank_hands_in_old_gradients() -> None:
-    """From some step on, one rank gives the gradients that it computed in the step before to the averaging."""
+    """From some step on, one rank averages its gradients of the step before."""
 
     def make() -> Hook:
         kept: dict[int, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""How a fault is planted in torch: what calls a library, and changes what it does, for the model that a strategy wrapped.
+"""How a fault is planted in torch, for the model that a strategy wrapped.
 
 See sitecustomize.py for how the faults come into the interpreter of every rank, and ../train_outside_faults.py for what must
 be reported for each.
@@ -40,7 +40,7 @@ def is_guilty() -> bool:
 
 
 def flip(tensor: torch.Tensor, place: int = 3, bit: int = 27) -> None:
-    """Flip one bit of one element, a high one of the exponent by default, so that it becomes small or large."""
+    """Flip one bit of one element, by default a high one of the exponent."""
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     local.view(torch.int32).view(-1)[place % local.numel()] ^= 1 << bit
 
@@ -104,7 +104,7 @@ def weighed(weight: Callable[[int, torch.Tensor], float], by: Callable[[int], fl
 
 
 def on_steps(act: Act, *, chosen: Callable[[], bool] = lambda: True) -> None:
-    """Call `act` with the optimizer, the number of the step and the step itself, for the wrapped model only."""
+    """Call `act` with the optimizer, the number of the step and the step, for the wrapped model."""
     wrapped: set[int] = set()
     on_ddp(lambda model: wrapped.update(id(parameter) for parameter in model.parameters()))
     on_steps_of(lambda optimizer: id(optimizer.param_groups[0]["params"][0]) in wrapped and chosen(), act)
@@ -150,7 +150,7 @@ def left_out(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
 
 
 def on_sharded_gradients(act: Callable[[list[torch.Tensor]], None]) -> None:
-    """Do that to what a rank has of the averaged gradients of FSDP2, after every backward pass of its model."""
+    """Do that to a rank's part of FSDP2's averaged gradients, after each backward pass."""
     import torch.distributed.fsdp as fsdp
 
     backward: Any = torch.Tensor.backward

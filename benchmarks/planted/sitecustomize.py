@@ -1,4 +1,4 @@
-"""Plants a fault in torch, from outside: a folder for PYTHONPATH, so that any Python process reads this at its start.
+"""Plants a fault in torch, from outside: a folder for PYTHONPATH, which any Python reads.
 
 GPUDIAG_PLANTED names the fault, of the modules beside this one. It is planted as soon as torch has been imported.
 """

@@ -1,4 +1,4 @@
-"""A small training of gloo ranks that ends badly, in the way that KIND chooses: a script as a user writes it, without `record`.
+"""A small training of gloo ranks that ends badly, as KIND chooses, without `record`.
 
 For `benchmarks.last_words`. Rank 1 is at fault from step AT_STEP on.
 """

@@ -1,4 +1,4 @@
-"""A training of some gloo ranks that knows nothing of gpudiag: healthy in ways that look like a stall, or not.
+"""A training of some gloo ranks: healthy in ways that look like a stall, or not.
 
 What it does is set by variables, so that one script stands for all jobs of `benchmarks.run_matrix`.
 """

@@ -1,4 +1,4 @@
-"""Parallel computing with an address of its own: tcp://, world size and rank given, and the group closed at the end."""
+"""Parallel computing with an address: tcp://, world size and rank given, the group closed."""
 
 import os
 

@@ -80,7 +80,14 @@ def find_waited(job: Identities, events: list[Event]) -> Waited | None:
 
 
 def all_ranks(job: Identities, events: Iterable[Event] = ()) -> set[int]:
-    """Every rank of the job that is known of."""
+    """Every rank of the job that is known of, and those with a smaller number."""
+    known = _named_ranks(job, events)
+    size = max(job.world_size, max(known, default=-1) + 1)
+    return set(range(size)) if size <= 65536 else known
+
+
+def _named_ranks(job: Identities, events: Iterable[Event]) -> set[int]:
+    """Every rank that the logs name."""
     known = {event.rank for event in events if event.rank is not None} | set(job.hosts)
     for log in job.logs:
         shown = log.facts.of_ranks
@@ -92,8 +99,12 @@ def all_ranks(job: Identities, events: Iterable[Event] = ()) -> set[int]:
         }
         known |= set(log.ranks_of_local.values()) | ({log.rank} if log.rank is not None else set())
         known |= {rank for absence in shown.absences for rank in absence.ranks}
-    size = max(job.world_size, max(known, default=-1) + 1)
-    return set(range(size)) if size <= 65536 else known
+    return known
+
+
+def _are_known(job: Identities, events: Iterable[Event], silent: set[int], speaking: set[int]) -> bool:
+    """Whether there are ranks that are silent, and not only smaller numbers than that of the one rank that speaks."""
+    return bool(silent) and (len(speaking) > 1 or job.world_size > 0 or silent <= _named_ranks(job, events))
 
 
 def _by_fingerprints(job: Identities, events: list[Event]) -> Waited | None:
@@ -168,7 +179,7 @@ def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
             return waited
     dogs = max(groups.values(), key=len)
     silent = all_ranks(job, events) - {rank for found in groups.values() for rank in found}
-    if silent and len(silent) <= max(1, _FEW * (len(silent) + len(dogs))):
+    if _are_known(job, events, silent, set(dogs)) and len(silent) <= max(1, _FEW * (len(silent) + len(dogs))):
         dog, name = next(iter(dogs.values()))
         return Waited(
             tuple(sorted(silent)), f"{_ranks(dogs)} timed out in a collective, it did not", name, dog.line
@@ -380,7 +391,9 @@ def _by_silence(job: Identities, events: list[Event]) -> Waited | None:
     """The ranks that log nothing while all others log that they waited or lost a connection."""
     everyone, complaining = all_ranks(job, events), _complaining(events)
     silent = everyone - complaining
-    if not complaining or not silent or len(silent) > max(1, _FEW * len(everyone)):
+    if not complaining or len(silent) > max(1, _FEW * len(everyone)):
+        return None
+    if not _are_known(job, events, silent, complaining):
         return None
     first = next(
         event

@@ -66,8 +66,9 @@ class _Index:
     raised: frozenset[bytes]
     errors: frozenset[bytes]
     doubts: frozenset[bytes]
-    of_ranks: frozenset[bytes]
-    short_of_ranks: tuple[bytes, ...]  # words of such lines without four letters
+    of_ranks: dict[
+        bytes | None, tuple[bytes, ...]
+    ]  # words of such lines; those without four letters under None
     progress: frozenset[bytes]
     order: dict[bytes, int]  # of the stems, as their failures are declared
     keys: frozenset[bytes]  # all of them
@@ -105,7 +106,7 @@ class Classifier:
         return LineKind(
             candidates,
             is_raised=(plan.raised or _RAISED_SHORT in shape) and RAISED_MARK.search(shape) is not None,
-            is_of_ranks=(plan.of_ranks or any([word in shape for word in self._index.short_of_ranks]))
+            is_of_ranks=any([word in shape for word in plan.of_ranks])
             and LAUNCHER_MARK.search(shape) is not None,
             is_error=plan.errors and ERROR_MARK.search(shape) is not None,
             is_progress=plan.progress and any([mark in shape for mark in _PROGRESS_MARKS]),
@@ -119,7 +120,7 @@ class _Plan:
 
     stems: tuple[tuple[bytes, Candidates], ...]
     raised: bool
-    of_ranks: bool
+    of_ranks: tuple[bytes, ...]  # the words, of which such a line holds one
     errors: bool
     doubts: bool
     progress: bool
@@ -131,7 +132,7 @@ def _plan_of(keys: frozenset[bytes], index: _Index) -> _Plan:
     return _Plan(
         (*stems, *index.unkeyed),
         raised=not index.raised.isdisjoint(keys),
-        of_ranks=not index.of_ranks.isdisjoint(keys),
+        of_ranks=tuple([word for key in (*keys, None) for word in index.of_ranks.get(key, ())]),
         errors=not index.errors.isdisjoint(keys),
         doubts=not index.doubts.isdisjoint(keys),
         progress=not index.progress.isdisjoint(keys),
@@ -168,15 +169,17 @@ def _index() -> _Index:
     for stem, entries in by_stem.items():
         key = _rarest_key(stem)
         (unkeyed if key is None else stems.setdefault(key, [])).append((stem, tuple(entries)))
-    words = [word.encode() for word in LAUNCHER_WORDS]
-    short = tuple(word for word in words if _rarest_key(word) is None)
-    raised, errors, doubts, of_ranks, progress = (
-        _keys(parts) for parts in (_RAISED_PARTS, _ERROR_PARTS, _DOUBT_PARTS, words, _PROGRESS_MARKS)
+    of_ranks: dict[bytes | None, tuple[bytes, ...]] = {}
+    for word in LAUNCHER_WORDS:
+        key = _rarest_key(word.encode())
+        of_ranks[key] = (*of_ranks.get(key, ()), word.encode())
+    raised, errors, doubts, progress = (
+        _keys(parts) for parts in (_RAISED_PARTS, _ERROR_PARTS, _DOUBT_PARTS, _PROGRESS_MARKS)
     )
-    keys = frozenset(stems).union(raised, errors, doubts, of_ranks, progress)
+    keys = frozenset(stems).union(raised, errors, doubts, filter(None, of_ranks), progress)
     order = {stem: place for place, stem in enumerate(by_stem)}
     by_key = {key: tuple(entries) for key, entries in stems.items()}
-    return _Index(by_key, raised, errors, doubts, of_ranks, short, progress, order, keys, tuple(unkeyed))
+    return _Index(by_key, raised, errors, doubts, of_ranks, progress, order, keys, tuple(unkeyed))
 
 
 def _keys(parts: Iterable[bytes]) -> frozenset[bytes]:

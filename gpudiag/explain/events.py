@@ -52,9 +52,9 @@ _OF_OTHERS = re.compile(
     r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|[Tt]imed? ?out|Broken pipe|timeout|Socket recv failed"
 )
 _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
-# An exception that only reports how a program ended: a cause that another line names counts before it.
-_OF_ENDED_PROGRAM = re.compile(
-    r"(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|code)\b"
+# An exception that only reports how a program ended, or that holds another: a cause that another line names counts before it.
+_OF_ANOTHER = re.compile(
+    r"\bTraceback:|EnforceNotMet: |(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|code)\b"
 )
 _OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
 _UNKNOWN_TOPICS = ("nccl.warning", "nccl.unhandled")
@@ -287,7 +287,7 @@ def _standing_of_raised(raised: Raised) -> Standing:
     if _ECHO.search(raised.text):
         has_own_words = _OWN_WORDS.search(raised.text) and not _OF_OTHERS.search(raised.text)
         return Standing.UNKNOWN if has_own_words else Standing.ECHO
-    if raised.is_cut or _OF_ENDED_PROGRAM.search(raised.text):
+    if raised.is_cut or _OF_ANOTHER.search(raised.text):
         return Standing.UNKNOWN
     of_inner = _ECHO.search(raised.inner_text) and "CalledProcessError" not in raised.inner_text
     return Standing.ECHO if of_inner else Standing.CAUSE
@@ -364,7 +364,9 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
         return []
     if log.facts.moved_after(line.number) or (_GOES_ON.search(line.body) and log.facts.lines > line.number):
         return []
-    failed = any(gone.code for other in job.logs for gone in other.facts.of_ranks.exits)
+    failed = reported is not None or any(
+        gone.code for other in job.logs for gone in other.facts.of_ranks.exits
+    )
     if not failed and (log.facts.lines - line.number > _ENDED_LINES or is_foreign(line)):
         return []
     rank = job.rank_of(log, line.speaker)

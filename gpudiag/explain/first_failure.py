@@ -80,7 +80,11 @@ def find_first_unknown(job: Identities, events: list[Event]) -> Group | None:
     ] or own  # an error shows more than a traceback without its end
     first = min(own, key=order_of)
     for event in events:
-        if event.standing not in (Standing.ABSENT, Standing.ECHO) or event.topic in REPORTS:
+        if event.standing not in (Standing.ABSENT, Standing.ECHO):
+            continue
+        if first.is_cut:  # it shows nothing, and the other line at least what it followed from
+            return None
+        if event.topic in REPORTS:
             continue
         same_log = event.log_number == first.log_number
         if event.at and first.at and event.is_exact and first.is_exact and event.at + SKEW < first.at:

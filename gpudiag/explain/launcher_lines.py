@@ -218,12 +218,17 @@ def _ranks_in(text: str) -> tuple[int, ...]:
 @_reads(
     "WorkNCCL(",
     pattern=r"Rank (\d+)\][^\[]{0,80}Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
-    r"(?:, NumelIn=(\d+))?",
+    r"(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?",
 )
 def _watchdog_caught(facts: RankFacts, line: LogLine, match: Match) -> None:
     found = facts.watchdog(_rank_in_job(line, match[1]), "", line)
     found.work, found.operation = int(match[2]), match[3]
     found.elements = int(match[4]) if match[4] else -1
+    if match[5] and ("ALLGATHER" in match[3] or "REDUCE_SCATTER" in match[3]):
+        small, large = sorted((int(match[4]), int(match[5])))
+        facts.world_size = max(
+            facts.world_size, large // max(small, 1)
+        )  # each rank has one part of the larger
 
 
 _OF_GROUP = r"(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>\S+?))? )?[Rr]ank (?P<rank>\d+)\]"

@@ -44,6 +44,8 @@ _BLANK = b" \t\r\n\0"
 _MAX_ERRORS = 24  # lines that may report one, of which the last are looked at
 _MAX_LATELY = 64  # lines that may show progress, of which the last are looked at
 _MESSAGE_LINES = 12  # that an exception's message may span
+_WORDS = re.compile(r"\w")  # of a message: no rule of dashes
+_HOLDS_ANOTHER = re.compile(r": .*:$")  # the message of an exception that is another's traceback
 _XID_MARK = re.compile(r"Xid \(")  # SXid too
 _CRASH_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)')
 _CRASH_LINES = 6
@@ -392,6 +394,12 @@ class _Reader:
         """Read one line that may show something."""
         if line.speaker is NOBODY and self.facts.of_ranks.pod:
             line = replace(line, speaker=Speaker(pod=self.facts.of_ranks.pod))
+        if (
+            HEADER in line.body
+            and (before := self._last.get(line.stream))
+            and _HOLDS_ANOTHER.search(before.text)
+        ):
+            self._forget_wrapper(before, line.number)
         ended, is_frame = self.tracebacks.add(line)
         if is_frame and HEADER in line.body and line.body.lstrip().startswith("traceback :"):
             of_row = self.tracebacks.open[line.stream]  # in torchrun's table, where each row has its rank
@@ -431,7 +439,7 @@ class _Reader:
             and before.text.endswith(":")
             and ended is None
             and line.stream not in self.tracebacks.open
-            and line.body.strip()
+            and _WORDS.search(line.body)
         ):
             before.text += f" {line.body.strip()}"
         elif ended is None:
@@ -446,6 +454,11 @@ class _Reader:
             if is_error and not _TALK.search(line.body) and (before is None or before.number <= line.number):
                 self.facts.last_error = line
         return self.facts.last_error is not None and self.facts.last_error in lines
+
+    def _forget_wrapper(self, wrapper: Traceback, number: int) -> None:
+        """Drop the exception whose message goes on with the traceback of another one at that line."""
+        if number <= self._wanted_until and wrapper in self.tracebacks.done:
+            self.tracebacks.done.remove(wrapper)
 
     def _raised_in_message(self, line: LogLine) -> Traceback:
         """The exception of a line without a traceback; that of the one before, where its message ends in this one."""

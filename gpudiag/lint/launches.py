@@ -11,10 +11,10 @@ _WORD = re.compile(r"[^\s\"'`;|&()]+")
 _DIRECTIVE = re.compile(r"^\s*#SBATCH\s+(.*)$")
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 _VARIABLE = re.compile(r"^\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?$")
-_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
+_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "c": "cpus-per-task"}
 # What takes a value behind a blank, of srun and sbatch; all others of interest have a `=`.
 _SLURM = frozenset(
-    "nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres tasks-per-node".split()
+    "nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres tasks-per-node cpus-per-task".split()
 )
 _FLAGS_WITHOUT_VALUE = frozenset({"standalone", "no-python", "m", "module", "run-path"})
 

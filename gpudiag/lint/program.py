@@ -177,11 +177,12 @@ class Program:
     @cached_property
     def uses_horovod(self) -> bool:
         """Whether Horovod does."""
-        return (
-            any(name == "init" for name, _ in self.calls_within("horovod.torch"))
-            or any(name == "init" for name, _ in self.calls_within("horovod.tensorflow.keras"))
-            or self.imports("horovod")
-        )
+        return self.imports("horovod")
+
+    @cached_property
+    def starts_horovod(self) -> bool:
+        """Whether this file starts Horovod: another one is part of a program that may do more elsewhere."""
+        return any(name.startswith("horovod.") and name.endswith(".init") for name in self._called)
 
     @cached_property
     def averages_by_horovod(self) -> bool:

@@ -139,7 +139,7 @@ def read_launch(
 
 
 def _read_launched(variables: Mapping[str, str], launched: LaunchedProcess) -> RankEnvironment:
-    """The place among the processes of srun, mpirun and the like; the port is made from what names the run."""
+    """The place among the processes of srun, mpirun and the like; its port by the run."""
     if launched.master is None:
         raise UsageError(
             f"{launched.launcher.value} started {launched.world_size} processes on several machines, and no variable names rank 0's machine",

@@ -39,7 +39,7 @@ class EventReader:
         self._partial = b""
 
     def read_new(self) -> list[RankEvent]:
-        """The events appended since the last call, by CLOCK_MONOTONIC; a line still being written waits for the next."""
+        """The events appended since the last call (CLOCK_MONOTONIC); a torn line waits."""
         if self._descriptor < 0:
             try:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -63,7 +63,7 @@ class EventReader:
 
 
 class EventLog:
-    """Collects the events of ranks; another agent can be given what it has collected, and continue from there."""
+    """Collects the events of ranks; another agent can take it over."""
 
     def __init__(self, started: float, on_event: Callable[[RankEvent], None] | None = None) -> None:
         """Count times from `started`; call `on_event` for each event that an entry emits, as it comes."""

@@ -39,7 +39,7 @@ def expand_nodes(text: str) -> tuple[str, ...]:
 
 
 def tasks_on_node(text: str, node: int) -> int | None:
-    """How many tasks node number `node` of the step has, by a list such as `4(x2),1`; None if it does not show it."""
+    """How many tasks node number `node` of the step has, by `4(x2),1`; None if not shown."""
     for part in text.split(","):
         match = _TASKS.fullmatch(part.strip())
         if match is None:
@@ -69,7 +69,7 @@ def node_address(node: str) -> str | None:
 
 
 def outside_step(variables: Mapping[str, str]) -> int | None:
-    """How many tasks the Slurm job has in whose batch script this process runs; None where it is no batch script."""
+    """How many tasks the Slurm job of this batch script has; None where it is none."""
     batch = (
         "SLURM_JOB_ID" in variables and "SLURM_STEP_ID" not in variables and "SLURM_SUBMIT_DIR" in variables
     )
@@ -239,7 +239,7 @@ PROCESS_LAUNCHERS = (
 
 @dataclass(frozen=True, slots=True)
 class LaunchedProcess:
-    """One of several processes that such a launcher started; `master` is None where the place of rank 0 is unknown."""
+    """One of several processes that such a launcher started; `master`: None if unknown."""
 
     launcher: Launcher
     rank: int
@@ -293,7 +293,7 @@ def find_launched(
 
 
 def is_one_of_several(variables: Mapping[str, str]) -> bool:
-    """Whether such a launcher started this process as one of several, and nobody else shows which rank it is."""
+    """Whether such a launcher started this as one of several, with no other sign of the rank."""
     return "RANK" not in variables and any(_shows(one, variables) for one in PROCESS_LAUNCHERS)
 
 
@@ -302,7 +302,7 @@ _NUMBERING = (Launcher.SRUN, Launcher.MPIRUN, Launcher.HYDRA, Launcher.JSRUN, La
 
 
 def claimed_rank(variables: Mapping[str, str]) -> tuple[int, int] | None:
-    """Which of how many processes this is by the launcher that started it, whatever RANK is; None where none shows."""
+    """Which of how many this is by its launcher, whatever RANK is; None where none shows."""
     found = _numbered_by(variables)
     if found is None or not variables[found.rank].isdecimal():
         return None
@@ -403,7 +403,7 @@ def _master_of(
 
 
 def _launcher_on_this_machine() -> str:
-    """The process that started this one for Hydra or the like: all of the run's processes here have it in common."""
+    """The process that started this for Hydra or the like: all here have it."""
     pid = "self"
     ancestors: list[str] = []
     while pid not in ("0", "1") and len(ancestors) < 20:

@@ -22,7 +22,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankEvent:
-    """One event of a rank, `at_seconds` after the run started; by CLOCK_MONOTONIC until the run's log has it."""
+    """One event of a rank, `at_seconds` after the run started (CLOCK_MONOTONIC until logged)."""
 
     rank: int
     at_seconds: float

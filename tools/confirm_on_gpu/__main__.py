@@ -158,7 +158,7 @@ def print_plan(steps: Sequence[Step]) -> None:
 
 
 def plan_line(steps: Sequence[Step], limit_seconds: float) -> str:
-    """How many seconds each step is expected to take on one GPU; steps that may not be needed are in brackets."""
+    """How many seconds each step takes on one GPU; those that may not be needed in brackets."""
     from tools.confirm_on_gpu.step import Need
 
     words = []

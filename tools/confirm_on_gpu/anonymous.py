@@ -1,4 +1,4 @@
-"""The anonymous form of a report: what a maintainer needs of a machine, and nothing that names it or its users.
+"""The anonymous form of a report: what a maintainer needs, and nothing that names machine or users.
 
     python -m tools.confirm_on_gpu.anonymous FOLDER    # of a report that is there already
 

@@ -1,4 +1,4 @@
-"""What people write instead of `gpudiag bandwidth`: copies and matrix products in a plain torch loop on one GPU.
+"""What people write instead of `gpudiag bandwidth`: copies and products in a plain torch loop.
 
 Its argument names sizes as JSON: {"memory_copy": bytes, "host_to_device": bytes, "matmul.bfloat16": n, ...}. Prints
 one JSON line: for each name the speeds of its rounds, in bytes or floating-point operations per second.
@@ -51,7 +51,7 @@ def build_work(name: str, size: int) -> tuple[float, Callable[[], object]]:
 
 
 def seconds_of(call: Callable[[], object], settle_seconds: float, seconds: float) -> float:
-    """How long one call takes, by CUDA's events around `seconds` of them, after `settle_seconds` of the same."""
+    """How long one call takes, by CUDA's events around `seconds` of them, once settled."""
     for _ in range(_WARMUP):
         call()
     started = monotonic()

@@ -1,4 +1,4 @@
-"""`gpudiag hang` on jobs of two NCCL ranks that share a GPU: four that hang, each in its way, and a healthy one.
+"""`gpudiag hang` on jobs of two NCCL ranks that share a GPU: four that hang, and a healthy one.
 
     python -m tools.confirm_on_gpu.hang_jobs [KIND,...]
 

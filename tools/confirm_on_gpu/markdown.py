@@ -187,7 +187,7 @@ ROW_HEAD = "| date | GPU | driver | torch | NCCL | gpudiag | what passed | what 
 
 
 def confirmed_row(report: Confirmation | AnonymousConfirmation) -> str:
-    """The row for the table of confirmed machines in docs/gpu-paths.md, of a report or of its anonymous form."""
+    """The row for docs/gpu-paths.md's table of confirmed machines, of a report in either form."""
     outcomes = {step.name: step.outcome for step in report.steps}
     passed = [name for name, outcome in outcomes.items() if outcome in (Outcome.PASS, Outcome.WARN)]
     failed = [

@@ -278,7 +278,7 @@ STEPS: tuple[Step, ...] = (
 
 
 def chosen_steps(names: Collection[str]) -> list[Step]:
-    """The steps of those names in order, behind the look at the machine and what shows whether they can run."""
+    """The steps of those names in order, behind the look at what they need."""
     needs = {need for step in STEPS if step.name in names for need in step.needs}
     before = {LOOK.name} | ({_PAIR} if needs & {Need.SHARING, Need.NO_SHARING} else set())
     return [step for step in STEPS if step.name in before or step.name in names]

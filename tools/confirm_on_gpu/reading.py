@@ -169,7 +169,7 @@ def read_pair(output: Output, snapshot: Document) -> StepResult:
 
 
 def read_shared(output: Output, snapshot: Document) -> StepResult:
-    """What gpudiag does with two ranks on one GPU: a verified run where NCCL lets them, one sentence where not."""
+    """What gpudiag does with two ranks on one GPU: a verified run, or a sentence why not."""
     version = loaded_nccl(output.stdout.parent) or _nccl_version(snapshot)
     if not (shares_gpus(output.stdout.parent) or _number(version) >= SHARING_SINCE):
         lines = [line for line in output.stderr.read_text(errors="replace").splitlines() if "2.30" in line]
@@ -314,7 +314,7 @@ IDLE_SHARE, LOOKED_SHARE = 0.005, 0.01  # of a core, for the sampler of one GPU
 
 
 def read_service(output: Output, snapshot: Document) -> StepResult:
-    """What the service and its sampler take, looked at and alone; WARN where the sampler takes more than it is meant to."""
+    """What service and sampler take, looked at and alone; WARN if the sampler takes too much."""
     rows = _lines_of(output)
     words, late = [], []
     for row in rows:

@@ -1,4 +1,4 @@
-"""The report's nouns: `gpudiag.confirmation/2`, what one run on real GPUs confirmed, and its anonymous form."""
+"""The report's nouns: `gpudiag.confirmation/2`, what a run on real GPUs confirmed; its anonymous form."""
 
 from __future__ import annotations
 

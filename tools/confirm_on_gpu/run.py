@@ -75,7 +75,7 @@ class Run:
         return seen
 
     def take_all(self, steps: Sequence[Step]) -> None:
-        """Run the steps in order, one that belongs beside another at its side, and print how each ended as it does."""
+        """Run the steps in order, or at the side of another, and print how each ended."""
         for together in _grouped(steps):
             first, *beside = together
             self._groups.clear()
@@ -224,7 +224,7 @@ def _grouped(steps: Sequence[Step]) -> list[list[Step]]:
 def _result_of(
     step: Step, output: Output, deadline: float, snapshot: Mapping[str, Any], events: Path | None
 ) -> StepResult:
-    """The result of the step's output; a hang and an output that cannot be read are results, and not raised."""
+    """The result of the step's output; a hang or unreadable output is one."""
     if output.status is None:
         return _cut(step, output, deadline, snapshot, events)
     try:

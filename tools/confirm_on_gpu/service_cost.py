@@ -1,4 +1,4 @@
-"""What `gpudiag serve` costs for half a minute: a JSON line for the time in which a client looks, and one for the rest.
+"""What `gpudiag serve` costs for half a minute: JSON lines for the time with a client, and without.
 
     python -m tools.confirm_on_gpu.service_cost [SECONDS]
 

@@ -22,7 +22,7 @@ class WheelsError(Exception):
 
 @contextmanager
 def installed_wheels(folder: Path) -> Iterator[Path | None]:
-    """The NCCL library of the folder, if it has one; within the context its wheels are on the paths of this run.
+    """The NCCL library of the folder, if any; its wheels are on the paths meanwhile.
 
     They are installed into a temporary folder, without any network and without what they depend on: the folder has all
     that is needed. This Python itself stays as it is.

@@ -1,1 +1,1 @@
-"""Records what gpudiag answers to everything that the repository holds, and compares it with a later state of the code."""
+"""Records gpudiag's answers to all that the repository holds, and compares them with later ones."""

@@ -182,7 +182,7 @@ def _run(words: tuple[str, ...], environment: dict[str, str] | None) -> str:
 
 
 def _run_in_time(words: tuple[str, ...], environment: dict[str, str]) -> str:
-    """The same, run again where a busy machine kept the history from being read: what is skipped for that is no answer."""
+    """The same, run again where a busy machine kept the history from being read."""
     for _ in range(_TRIES):
         text = _run(words, environment)
         if _UNREAD not in text:

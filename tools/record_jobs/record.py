@@ -1,4 +1,4 @@
-"""Records what torchrun really prints when a job goes wrong: runs of train.py, two agents on one machine as two nodes.
+"""Records what torchrun prints when a job goes wrong: runs of train.py, two agents as two nodes.
 
     python -m tools.record_jobs.record FOLDER [CASE...]
 

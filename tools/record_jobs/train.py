@@ -1,4 +1,4 @@
-"""A small training job that goes wrong in the way that MODE names, on rank BAD; record.py starts it under torchrun."""
+"""A small training job that goes wrong as MODE names, on rank BAD; record.py starts it."""
 
 import logging
 import os

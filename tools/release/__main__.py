@@ -158,7 +158,7 @@ def wrong_tag(tag: str) -> str | None:
 
 
 def commit_time() -> int:
-    """The time of the commit, in seconds: two builds of it give their files the same time. Elsewhere the version's epoch, 1980."""
+    """The time of the commit, in seconds, for files of equal builds; elsewhere 1980."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     try:

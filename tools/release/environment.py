@@ -1,4 +1,4 @@
-"""The environment of the release's own tools: Helm's SDK, nfpm and the writer of the SBOM, apart from gpudiag's.
+"""The environment of the release's tools: Helm's SDK, nfpm and the writer of the SBOM.
 
 python -m tools.release.environment FOLDER
 """

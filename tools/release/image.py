@@ -1,4 +1,4 @@
-"""The image, built of the release's own wheel by whichever of docker, podman and buildah answers, and saved as a file."""
+"""The image, of the release's own wheel, by docker, podman or buildah, saved as a file."""
 
 import gzip
 import platform

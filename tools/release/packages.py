@@ -1,4 +1,4 @@
-"""The deb and the rpm: the single file and a program that starts it, packed by nfpm; and what an SBOM of gpudiag lists."""
+"""The deb and the rpm: single file and starter, packed by nfpm; and what an SBOM of gpudiag lists."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def _file(source: Path, target: str, mode: int) -> dict[str, object]:
 
 
 def build_sbom(release: Release) -> list[Path]:
-    """The SBOM, in CycloneDX: what an installation of the wheel brings with every extra but torch, by its tested versions.
+    """The SBOM, in CycloneDX: the wheel with every extra but torch, by its tested versions.
 
     Raises:
         NotBuiltError: there is no wheel, or pip or cyclonedx-py failed.

@@ -1,4 +1,4 @@
-"""The page on a recording, as files: they work on any web server, and when the folder is opened from a disk."""
+"""The page on a recording, as files for any web server, or opened from a disk."""
 
 import base64
 import gzip

@@ -36,7 +36,7 @@ _ADDRESS = re.compile(r"gpudiag serve: (http://\S+/)")
 
 @dataclass
 class Recording:
-    """What was recorded: documents by name, as they changed, with the seconds since `began_at` (Unix time)."""
+    """What was recorded: documents by name, as they changed, by seconds since `began_at`."""
 
     began_at: float = 0.0
     seconds: float = 0.0
@@ -78,7 +78,7 @@ def find_changes(before: Json, after: Json) -> list[tuple[list[str | int], Json]
 
 
 def record_story(spec: str, *, is_whole: Callable[[Recording], bool] | None = None) -> Recording:
-    """What the service of `gpudiag demo SPEC` sends and answers until the story has happened once, or it `is_whole`.
+    """What the service of `gpudiag demo SPEC` sends until the story has happened, or it `is_whole`.
 
     Raises:
         UsageError: there is no such story.

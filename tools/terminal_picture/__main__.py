@@ -110,7 +110,7 @@ def look(pid: int) -> str:
 
 
 def verdict_and_remedy(answer: str) -> str:
-    """The verdict, `...` for the ranks, the evidence and what was ruled out, what to do, and the next command.
+    """The verdict, `...` for the ranks, evidence, what to do, and the next command.
 
     Raises:
         SystemExit: it has more lines than the picture has room for.

@@ -1,1 +1,1 @@
-"""Compares the tables of this repository with upstream's newest public sources: `python -m tools.upstream`."""
+"""Compares the tables of this repository with upstream's public sources: `python -m tools.upstream`."""

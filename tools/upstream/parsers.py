@@ -54,7 +54,7 @@ def _number(node: ast.expr, known: Mapping[str, int]) -> int | None:
 
 
 def parse_nccl_words(library: bytes) -> dict[str, str]:
-    """Every word NCCL_X that stands alone in a library, without the prefix: variables, and other names too."""
+    """Every word NCCL_X that stands alone in a library, without the prefix."""
     words = re.findall(rb"(?<![A-Za-z0-9_])NCCL_([A-Z0-9_]*[A-Z0-9])(?![A-Za-z0-9_])", library)
     return {word.decode(): "" for word in words}
 
@@ -65,7 +65,7 @@ def parse_torch_variables(header: str) -> dict[str, str]:
 
 
 def parse_marking_bindings(source: str) -> dict[str, str]:
-    """The bindings of torch._C that forbid CUDA in forks (torch/csrc/cuda/Module.cpp): what calls the fork handler."""
+    """The bindings of torch._C that forbid CUDA in forks (torch/csrc/cuda/Module.cpp)."""
     names: set[str] = set()
     function = ""
     for line in source.splitlines():
@@ -90,7 +90,7 @@ def parse_driver_xids(header: str) -> dict[str, str]:
 
 
 def parse_xid_catalogue(source: str) -> dict[str, str]:
-    """Each code of NVIDIA's catalogue, as gpud's generated file has it, with the bucket of its immediate action."""
+    """Each code of NVIDIA's catalogue, by gpud's file, with its action's bucket."""
     entry = r'Code: (\d+), Mnemonic: "(?:[^"\\]|\\.)*", Description: "((?:[^"\\]|\\.)*)", ImmediateResolution: "(\w*)"'
     return {
         code: bucket for code, description, bucket in re.findall(entry, source) if description != "Unused"
@@ -122,7 +122,7 @@ def parse_torch_builds(source: str) -> dict[str, str]:
 
 
 def parse_deprecated(source: str) -> dict[str, str]:
-    """The public functions of torch.distributed that warn of their deprecation, and the private ones that once were public."""
+    """The public functions of torch.distributed that warn, and private ones that were public."""
     names = [
         node.name
         for node in ast.parse(source).body

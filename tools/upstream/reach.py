@@ -1,4 +1,4 @@
-"""Upstream's texts as they are now: files of GitHub, pages, and members of the newest release on the package index.
+"""Upstream's texts as they are now: files of GitHub, pages, members of the newest release.
 
 `Saved` reads the same from a folder, for a machine that reaches none of it: `github/OWNER/NAME/PATH`, `pages/NAME`,
 `packages/NAME/MEMBER` and `packages/NAME/VERSION`, a file with the version alone.

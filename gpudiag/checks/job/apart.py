@@ -47,7 +47,8 @@ def judge_waiters(waiters: Waiters, limits: HangLimits, *, is_whole: bool) -> li
         else f"{waiters.describe()}, and nothing moves"
     )
     finding = kind.finding(HostSubject(waiters.job.host), message, *facts_of(only))
-    return [finding] if waited is not None and waited >= limits.network else _not_yet(waiters, finding)
+    limit = limits.still if joining and is_whole else limits.network  # where all are there, it takes no time
+    return [finding] if waited is not None and waited >= limit else _not_yet(waiters, finding)
 
 
 def _are_whole(groups: Sequence[Group]) -> bool:

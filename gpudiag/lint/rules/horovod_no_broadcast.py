@@ -32,10 +32,8 @@ def _find(program: Program) -> Iterator[Mistake]:
         for name, step in program.calls_within(f"horovod.{package}")
         if name in ("DistributedOptimizer", "DistributedGradientTape")
     ]
-    if not wraps or not any(
-        name == "init" for p in _PACKAGES for name, _ in program.calls_within(f"horovod.{p}")
-    ):
-        return  # a file that does not start Horovod is part of a program that may broadcast elsewhere
+    if not wraps or not program.starts_horovod:
+        return
     inner = argument(wraps[0].node, 0, "optimizer")
     optimizer = ast.unparse(inner) if isinstance(inner, ast.Name | ast.Attribute) else "optimizer"
     if not program.mentions(*_BROADCASTS, "\\w*broadcast\\w*"):

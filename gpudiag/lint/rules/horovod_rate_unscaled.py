@@ -18,6 +18,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     ]
     if (
         not wraps
+        or not program.starts_horovod
         or program.owner
         or program.mentions("Adasum", "lr_scaler", "base_lr", "linear_scaling", "scale_lr")
         or _scales(program)

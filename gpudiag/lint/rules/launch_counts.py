@@ -1,6 +1,7 @@
 """A launcher whose numbers disagree with what the scheduler starts."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.launches import Launch, LaunchScript, read_launches
@@ -30,6 +31,23 @@ def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iter
             line = next((launch.places[name] for name in _RANKS if name in launch.places), launch.line)
             severity = None if run else Severity.NOTE
             yield Mistake(ast.Pass(), message, "", severity=severity, line=line, advice=advice)
+    if "cpus-per-task" in script.directives and not any(_GIVES_CPUS.search(line.text) for line in lines):
+        starts = next((line for line in lines if _STARTS_TASKS.match(line.text)), None)
+        if starts is not None:
+            yield Mistake(
+                ast.Pass(),
+                "srun gives each task one CPU: since Slurm 22.05 it does not take --cpus-per-task from sbatch",
+                "",
+                severity=Severity.NOTE,
+                line=starts,
+                advice="export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK in front of it",
+            )
+
+
+_STARTS_TASKS = re.compile(r"\s*(?:time\s+)?srun\b.*(?:python|torchrun|accelerate|\.sh\b|\\$)")
+_GIVES_CPUS = re.compile(
+    r"^(?!\s*#).*(?:cpus-per-task|CPUS_PER_TASK|\s-c[ =]?[\d$]|--exclusive|--exact|cpu-bind)"
+)
 
 
 def _judge(script: LaunchScript, launch: Launch) -> Iterator[tuple[str, str]]:
@@ -79,9 +97,9 @@ def _reaches_others(script: LaunchScript, launch: Launch) -> bool:
     return launch.under is not None or any(word in script.text for word in _RUN_ELSEWHERE)
 
 
-# Source: torchrun's documentation, Slurm's of srun.
+# Source: torchrun's documentation, Slurm's of srun, and its release notes of 22.05.
 RULE = Rule(
-    title="the launcher starts more ranks than the scheduler gives it tasks or GPUs for",
+    title="ranks, tasks, GPUs and CPUs of a launch do not fit",
     why=(
         "torchrun starts the ranks of a machine, so the scheduler must start one torchrun on each machine, "
         "with all GPUs of it. If srun starts one for each GPU as well, there are eight times too many "

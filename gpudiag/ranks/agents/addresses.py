@@ -21,7 +21,7 @@ _MOST_INTERFACES = 64
 
 
 def read_host_addresses(variables: Mapping[str, str] = os.environ) -> HostAddresses | None:
-    """What this host has and publishes with these variables; None where the kernel or the resolver does not know."""
+    """What this host has and publishes with these variables; None if unknown."""
     try:
         interfaces = read_interfaces()
     except OSError:

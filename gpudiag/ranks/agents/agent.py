@@ -292,7 +292,7 @@ class Agent:
         return () if self._may_be_kept_away(certain) else tuple(map(self._add_twins, certain))
 
     def _find_split(self, suspected: tuple[Incident, ...], now: float) -> tuple[Incident, ...]:
-        """Which ranks look for rank 0 elsewhere, or count other ranks, or are nowhere; or two jobs at one place."""
+        """Which ranks look for rank 0 elsewhere, count other ranks, or are nowhere; or two jobs."""
         jobs = self._find_two_jobs(now)
         if jobs:
             return jobs
@@ -314,7 +314,7 @@ class Agent:
         return (*split, *(one for one in suspected if one.rank not in elsewhere)) if split else ()
 
     def _find_kept_away(self, now: float) -> tuple[Incident, ...]:
-        """Which ranks stand still in the rendezvous, as another server answers at an address of rank 0's name."""
+        """Which ranks stand still in the rendezvous, as another server answers for rank 0."""
         return () if self._remote is None else find_kept_away(self._remote.kept_away(), now)
 
     def _may_be_kept_away(self, certain: Sequence[Incident]) -> bool:
@@ -350,7 +350,7 @@ class Agent:
         return max(self._start_clock.over_after(self._led_after), self._led_after + self._gather_seconds)
 
     def _add_twins(self, incident: Incident) -> Incident:
-        """The absence of a rank with those that were started twice: one of these may be it, with a wrong number."""
+        """The absence of a rank with those started twice: one may be it, with a wrong number."""
         twins = () if self._remote is None else tuple(self._remote.strays.twins.values())
         if incident.kind is not IncidentKind.NOT_STARTED or not twins:
             return incident
@@ -389,7 +389,7 @@ class Agent:
         return self._judge_paths(self._remote, certain, waiting)
 
     def _are_meeting(self, certain: Sequence[Incident]) -> bool:
-        """Whether ranks wait before a second collective: addresses and ports that were good for one still are."""
+        """Whether ranks wait before a second collective: addresses and ports are still good."""
         if all(view.entered > 1 for view in self._views):
             return False
         return bool(certain or self._suspected) or any(
@@ -399,7 +399,7 @@ class Agent:
     def _judge_paths(
         self, remote: RemoteRanks, certain: tuple[Incident, ...], waiting: tuple[Incident, ...]
     ) -> tuple[Incident, ...]:
-        """The incidents that are certain, given what looks at the network have found since ranks began to wait."""
+        """The incidents that are certain, by looks at the network since ranks began to wait."""
         urgent = bool(certain or self._suspected) or any(view.silent_seconds for view in self._views)
         found = remote.look_on_at_paths(self._host, urgent=urgent)
         if found is None:

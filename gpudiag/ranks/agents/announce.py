@@ -38,7 +38,7 @@ _COMPLETE = 0x2  # ATF_COM of linux/if_arp.h: the kernel has this neighbour's ha
 
 @dataclass(frozen=True, slots=True)
 class ReceivedCard:
-    """A card, the address it came from, and when it came last and first, by this machine's CLOCK_MONOTONIC."""
+    """A card, its sender's address, and when it came last and first (CLOCK_MONOTONIC)."""
 
     card: Card
     address: str
@@ -47,7 +47,7 @@ class ReceivedCard:
 
 
 class Announcer:
-    """Announces one agent's card while it misses others, and keeps what others announce; idle until `start`."""
+    """Announces an agent's card while it misses others, and keeps theirs; idle until `start`."""
 
     def __init__(self, card: Card, hosts: Sequence[str] = ()) -> None:
         """`hosts` are names or addresses of machines that may have agents of this job."""
@@ -73,14 +73,14 @@ class Announcer:
         return self._misses and self._socket is not None
 
     def start(self) -> None:
-        """Announce from 1.5 s from now on, unless `pause` is called before; again and again, ever more seldom."""
+        """Announce from 1.5 s on, unless `pause` is called before; again and again, ever more seldom."""
         self._misses = True
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
 
     def relay(self, card: Card) -> None:
-        """From now on, answer agents of that leader's run with its card, and keep theirs; announce nothing."""
+        """Answer agents of that leader's run with its card, and keep theirs; announce nothing."""
         self._relayed = replace(card, relayed=True)
         if self._thread is None:
             self._thread = threading.Thread(target=self._open_and_announce, daemon=True)
@@ -99,7 +99,7 @@ class Announcer:
         self._card = card
 
     def announce_end(self, exit_status: int) -> None:
-        """Announce some times that all are to end with that status, where cards came from agents that no link reaches."""
+        """Announce that all are to end with that status, to agents that no link reaches."""
         opened = self._socket
         if opened is None or self._closed:
             return
@@ -176,7 +176,7 @@ class Announcer:
 
 
 def look_up_addresses(name: str) -> tuple[str, ...]:
-    """The addresses of that name on this machine; empty where it has none. May take as long as the resolver does."""
+    """The addresses of that name here; empty for none. May take as long as the resolver."""
     try:
         entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -185,7 +185,7 @@ def look_up_addresses(name: str) -> tuple[str, ...]:
 
 
 def own_addresses() -> tuple[str, ...]:
-    """The addresses of this machine's interfaces, without loopback; empty where the kernel does not list them."""
+    """The addresses of this machine's interfaces, without loopback; empty if not listed."""
     try:
         texts = [one.address.partition("%")[0] for one in list_addresses()]
     except OSError:
@@ -204,7 +204,7 @@ def read_neighbours(path: str = "/proc/net/arp") -> tuple[str, ...]:
 
 
 def _networks() -> Iterator[str]:
-    """Loopback, where agents of this machine receive it, and the broadcast address of each network of this machine."""
+    """Loopback, for agents here, and the broadcast address of each of this machine's networks."""
     yield "127.0.0.1"
     with contextlib.suppress(OSError):
         for one in list_addresses():

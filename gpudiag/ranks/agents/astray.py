@@ -31,7 +31,7 @@ class Astray:
     """One agent that misses rank 0: where others of its job are, and its link to their leader."""
 
     def __init__(self, announcer: Announcer, discovery: Discovery, watch: MeetingWatch | None) -> None:
-        """Find others by the `announcer`; what the `watch` finds where rank 0 is looked for goes to their leader."""
+        """Find others by the `announcer`; what the `watch` finds goes to their leader."""
         self._announcer = announcer
         self._discovery = discovery
         self._watch = watch
@@ -104,7 +104,7 @@ class Astray:
         return min(ranks, default=None)
 
     def poll(self) -> Message | None:
-        """The last word of the leader of others of this job, as soon as there is one: the run, or that it failed."""
+        """The last word of the leader of others of this job: the run, or that it failed."""
         self._describe_way()
         if self._link is None:
             self._join_some_leader()
@@ -193,7 +193,7 @@ def port_of(place: str) -> str:
 
 
 def is_same_job(own: Card, other: Card) -> bool:
-    """Whether two agents may be of one job: by the launcher's name of it, else by user, command and number of ranks."""
+    """Whether two agents may be of one job: by the launcher, else user, command and size."""
     if own.key and own.key == other.key:
         return True
     if own.job and other.job:

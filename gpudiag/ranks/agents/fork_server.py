@@ -35,7 +35,7 @@ class TemplateProcess(Protocol):
     """The process from which ranks are forked."""
 
     def exit_status(self) -> int | None:
-        """How it ended, or minus the signal, once it has closed its socket; it is not reaped yet. None if unknown."""
+        """How it ended, or minus the signal, once its socket closed, not reaped; None if unknown."""
 
     def end(self, deadline: float) -> None:
         """Give it time to reap its ranks, then kill its process group, then have it reaped, until `time.monotonic`."""
@@ -144,7 +144,7 @@ class ForkServer:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can still be asked for a fork; this waits until a new one responds, or has had the time to."""
+        """Whether it can still fork; this waits until a new one responds, or its time is over."""
         if not self._wait(lambda: self._greeted, self._greeted_until):
             self.close()
         return not self._lost
@@ -170,7 +170,7 @@ class ForkServer:
     def fork_question(
         self, entry: str, answer: int, output: int, preload: Sequence[str] = ()
     ) -> "ForkedProcess":
-        """A process that runs `module:function`; it writes its answer to descriptor 3, which is `answer` there.
+        """A process that runs `module:function`, with descriptor 3 for its answer (`answer` there).
 
         Meanwhile the server imports the parts of torch in `preload`.
         """
@@ -208,7 +208,7 @@ class ForkServer:
         return ForkedProcess(self, number)
 
     def reply(self, number: int) -> Mapping[str, Any]:
-        """What the server has reported of that fork so far: `pid`, `exit`, `released`, or a `reason` for none."""
+        """What the server reported of that fork: `pid`, `exit`, `released`, or a `reason`."""
         self._receive()
         return self._replies[number]
 
@@ -223,7 +223,7 @@ class ForkServer:
             self._lost = True
 
     def await_reply(self, number: int, field: str, deadline: float) -> bool:
-        """Whether the server reports that of the fork by then (`time.monotonic`); False at once where it cannot."""
+        """Whether the server reports that of the fork in time; False at once where it cannot."""
         self._wait(lambda: not {field, "reason"}.isdisjoint(self._replies[number]), deadline)
         return field in self._replies[number]
 

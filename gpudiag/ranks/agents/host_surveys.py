@@ -60,7 +60,7 @@ class HostSurveys:
         )
 
     def take(self, library: str) -> Survey:
-        """What each host finds of the others: agents at known and published addresses, and where ranks meet."""
+        """What each host finds of the others: agents at known and published addresses, the rendezvous."""
         empty = self.without_tries(library)
         targets: dict[int, tuple[Target, ...]] = {}
         for source in empty.hosts:
@@ -103,7 +103,7 @@ class HostSurveys:
     def _ask(
         self, targets: Targets, listen: Mapping[int, tuple[int, ...]] = _NOTHING
     ) -> dict[int, tuple[Try, ...]]:
-        """What each of these hosts' agents finds at its targets, within 3 s; it listens on those ports from then on."""
+        """What each of these hosts' agents finds at its targets, within 3 s, listening from then on."""
         self._number += 1
         own_rank, records = self._remote.own_rank, self._remote.records
         if own_rank in listen:
@@ -169,7 +169,7 @@ class HostSurveys:
         return {**found, own_rank: own[0]} if own else found
 
     def _agents_seen_from(self, source: int, speakers: Mapping[int, str]) -> dict[int, Address]:
-        """Where the agents of the other hosts answer those who look: this one's as that host connects to it."""
+        """Where the other hosts' agents answer; this one's as that host reaches it."""
         found: dict[int, Address] = {}
         for rank in speakers:
             if rank == source:

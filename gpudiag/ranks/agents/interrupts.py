@@ -71,7 +71,7 @@ class Interrupts:
             self._received, self._received_at = number, time.monotonic()
 
     def is_due(self, patience_seconds: float | None = None) -> bool:
-        """Whether the run must be given up now; then leaving the context raises. `patience_seconds`: its grace."""
+        """Whether the run must be given up now; then leaving the context raises."""
         with contextlib.suppress(BlockingIOError):
             self._wakeup.recv(4096)
         if self._launcher_pid is not None and os.getppid() != self._launcher_pid:

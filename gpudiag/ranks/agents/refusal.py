@@ -28,7 +28,7 @@ _OPEN_FILES = 64
 
 
 class Outsider:
-    """A process that is not of the run yet, and may never be: it finds the leader, and waits for its verdict."""
+    """A process that may never be of the run: it finds the leader, and waits for its verdict."""
 
     def __init__(self, card: Card) -> None:
         """Announce the card, and give it to the leader."""
@@ -108,7 +108,7 @@ def share_refusal(error: GpudiagError, rank: int, world_size: int) -> bool:
 
 
 class Search:
-    """Looks for others of the job while the name of rank 0's machine has no address: they may know a better one."""
+    """Looks for others of the job while rank 0's machine has no address: they may know one."""
 
     def __init__(self, card: Card) -> None:
         """Announce the card from the first call on."""

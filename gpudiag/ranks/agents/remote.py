@@ -250,7 +250,7 @@ class RemoteRanks:
 
     @property
     def is_gathering(self) -> bool:
-        """Whether agents that an earlier leader knew, and that may be well, have yet to connect to this one."""
+        """Whether agents that an earlier leader knew have yet to connect to this one."""
         return any(
             record.location is not None
             and record.link is None
@@ -262,7 +262,7 @@ class RemoteRanks:
     def sent_segments(
         self, own_host: str, own: tuple[PeerSegments, ...]
     ) -> dict[tuple[str, str], PathSegments]:
-        """What ranks sent from each host to each other, by both names; an address that no agent has stays as it is."""
+        """What ranks sent from each host to each other, by names; unknown addresses stay."""
         hosts = {address: own_host for address in self._own_addresses}
         for record in self._records.values():
             hosts.update(dict.fromkeys(record.addresses, record.view.host))
@@ -361,7 +361,7 @@ class RemoteRanks:
                 record.link.send(request)
 
     def send_views(self, views: tuple[RankView, ...]) -> None:
-        """Twice a second, ask the followers for their clocks' time, and send the next leaders what this one knows."""
+        """Twice a second, ask the followers' clocks, and send the next leaders what is known."""
         self.strays.announce(
             any(view.life is Life.NOT_STARTED and view.rank != self._own_rank for view in views)
         )
@@ -409,7 +409,7 @@ class RemoteRanks:
         return tuple(dump for record in self._records.values() for dump in record.dumps or ())
 
     def await_end(self) -> None:
-        """Wait until every agent that was sent an EndRequest has killed its rank; kill those that do not answer."""
+        """Wait until every agent with an EndRequest has killed its rank; kill those that are silent."""
         self._poll_while(_is_ending, _END_SECONDS)
         for record in self._records.values():
             if not record.ended and not record.lost:
@@ -507,7 +507,7 @@ class RemoteRanks:
 
     @property
     def looks_at_ways(self) -> bool:
-        """Whether the agent of a rank in the rendezvous still looks for another server that keeps it there."""
+        """Whether the agent of a rank in the rendezvous still looks for another server there."""
         return any(
             record.link is not None
             and record.way is not None

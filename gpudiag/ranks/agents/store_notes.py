@@ -97,7 +97,7 @@ def _receive(store: socket.socket, size: int) -> bytes:
 
 
 class StoreWatch:
-    """Rank 0's agent at its own ranks' store: writes there who it is, and reads who reaches the store and not the agent."""
+    """Rank 0's agent at the store: writes who it is, and reads who reaches the store alone."""
 
     def __init__(self, notes: StoreNotes, host: str, ranks: Sequence[int]) -> None:
         """Start, in a thread of its own; `ranks` are those of other agents."""

@@ -17,7 +17,7 @@ _Place = tuple[int, str]  # rank and host
 
 @dataclass(slots=True)
 class StrayRecord:
-    """An agent that looks for rank 0 elsewhere, or that counts other ranks, and waits for this one's verdict."""
+    """An agent that looks for rank 0 elsewhere, or counts other ranks, and waits for a verdict."""
 
     card: messages.Card
     link: Link
@@ -70,7 +70,7 @@ class Strays:
         )
 
     def welcome(self, link: Link, card: messages.Card) -> None:
-        """Keep the link of an agent that needs this one's verdict; where all ranks are here, it is of another run."""
+        """Keep the link of an agent that needs this verdict; if all ranks are here, of another run."""
         is_own = card.key == self._key
         complete = len(self._hosts()) == self._world_size
         if self._is_under_way() or (complete and not is_own):
@@ -111,7 +111,7 @@ class Strays:
         return messages.RelayRequest(self._card) if misses and self._card is not None else None
 
     def announce(self, incomplete: bool) -> None:
-        """Announce this leader while ranks are missing; and find out whether it is the one that the others look for."""
+        """Announce this leader while ranks are missing, and find out whom the others look for."""
         if self._announcer is None:
             return
         if not (incomplete or self.twins or self._has_refused):
@@ -186,7 +186,7 @@ class Strays:
             self._records.pop(place).link.close()
 
     def announce_end(self, exit_status: int) -> None:
-        """Let agents whose cards come, and that no link reaches, end as all do: this one has reported on them."""
+        """Let agents whose cards come, and that no link reaches, end as all do."""
         if self._announcer is not None and self._unreached():
             self._announcer.announce_end(exit_status)
 

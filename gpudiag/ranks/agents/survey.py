@@ -34,7 +34,7 @@ class Surveyor:
         self._rows: SimpleQueue[SurveyRow] = SimpleQueue()
 
     def listen(self, ports: Sequence[int]) -> None:
-        """Listen on the free ones of these ports for 6 s: a reset is a firewall's then, and no empty port's."""
+        """Listen on the free ones of these ports for 6 s: then a reset is a firewall's."""
         servers: list[socket.socket] = []
         for port in ports:
             with contextlib.suppress(OSError):  # taken, or not for this user

@@ -90,7 +90,7 @@ def _has_to_connect(survey: Survey, source: int, address: str) -> bool:
 
 
 def _why_other_family(survey: Survey, rank: int, one: Published) -> tuple[Try, ...] | None:
-    """Nothing but that it is of another family than most hosts' addresses, or than those by which agents meet."""
+    """That it is of another family than most hosts' addresses, or than the agents'; or None."""
     families = Counter(each.is_ipv6 for _, each in _all(survey) if each.address is not None)
     if survey.library == "NCCL" or one.address is None or len(families) < 2:
         return None
@@ -153,7 +153,7 @@ def _incident(survey: Survey, rank: int, one: Published, first: Incident, tried:
 
 
 def _right(survey: Survey, rank: int, wrong: Published) -> list[Evidence]:
-    """The interface and the address that the other hosts reach, where this host has one; or that it has none there."""
+    """The interface and address that other hosts reach, if this host has one; or that it has none."""
     sound = {
         other: one
         for other, one in _all(survey)

@@ -132,7 +132,7 @@ def master_failures(survey: Survey) -> dict[int, Try]:
 
 
 def find_closed_ports(survey: Survey, detail: Survey, first: Incident) -> tuple[Incident, ...]:
-    """An incident for each host or pair whose ports are closed; `detail` has the answers of sample ports of these."""
+    """An incident for each host or pair with closed ports; `detail`: samples' answers."""
     failed = failed_ways(survey)
     if failed:
         return _of_ways(survey, detail, failed, first)

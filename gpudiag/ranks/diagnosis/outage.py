@@ -45,7 +45,7 @@ class _Outage:
 
 
 class Outages:
-    """Judges looks at the network while ranks wait; keeps outages that healed. Times: seconds since the start."""
+    """Judges looks at the network while ranks wait; keeps healed ones. Seconds since the start."""
 
     def __init__(self) -> None:
         """Start without an outage."""
@@ -68,7 +68,7 @@ class Outages:
         return self.names is not None or now < self._excused_until
 
     def healed(self) -> tuple[Incident, ...]:
-        """One incident for each host, or pair, whose link was lost and came back: how long at most, how often."""
+        """One incident for each host or pair whose link was lost and came back: how long, how often."""
         return tuple(sorted(self._healed.values(), key=lambda incident: incident.at_seconds))
 
     def has_end(self, host: str) -> bool:
@@ -140,7 +140,7 @@ class Outages:
         self._open = found
 
     def _began(self, cuts: Sequence[Incident], paths: Paths, now: float) -> float:
-        """Since when nothing came from those that are cut; of a pair of others, since when its ranks stand still."""
+        """Since when nothing came from those cut off; of a pair of others, since when they stand still."""
         hosts = _hosts_of(cuts)
         if hosts == {paths.hosts[paths.own]}:
             hosts = set(paths.hosts.values()) - hosts
@@ -179,7 +179,7 @@ class Outages:
 
 
 def _are_starting(views: Sequence[RankView]) -> bool:
-    """Whether ranks still meet: a cut that is there from the start is a firewall or a route, and does not heal."""
+    """Whether ranks still meet: a cut from the start is a firewall or route, which stays."""
     return any(view.running and view.stage in (RENDEZVOUS, INIT) for view in views)
 
 

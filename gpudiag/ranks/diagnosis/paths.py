@@ -54,7 +54,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """One look at the network: what the agent of each rank in `rows` found of the others, one rank for each host."""
+    """One look at the network: what the agents of `rows`, one rank a host, found of the others."""
 
     own: int
     hosts: Mapping[int, str]
@@ -89,7 +89,7 @@ class Paths:
         )
 
     def narrow_pairs(self) -> tuple[tuple[int, int], ...]:
-        """The pairs between which packets of full size are lost, in one direction at least, and small ones are not."""
+        """The pairs between which packets of full size are lost, one way at least, not small ones."""
         return tuple(
             (one, other)
             for one, other in combinations(sorted(self.hosts), 2)

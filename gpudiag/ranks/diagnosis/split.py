@@ -27,7 +27,7 @@ _SOURCE = "what each agent announced"
 
 
 class Relation(Enum):
-    """How certain it is that an agent is of this job; the value is how long it must have been found, in seconds.
+    """How certain it is that an agent is of this job: the seconds for which it must be found.
 
     Two jobs of one user may both have started in part.
     """
@@ -90,7 +90,7 @@ def find_split(met: Met, strays: Sequence[Looker], at_seconds: float, *, over: b
 
 
 def find_kept_away(waiting: Sequence[Looker], at_seconds: float) -> tuple[Incident, ...]:
-    """One incident for each other server at which ranks have stood still in the rendezvous for some seconds."""
+    """One incident for each other server that has kept ranks in the rendezvous."""
     found: dict[str, Incident] = {}
     for one in sorted(waiting, key=lambda each: each.rank):
         if one.seconds >= KEPT_SECONDS:

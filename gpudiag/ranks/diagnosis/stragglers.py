@@ -223,7 +223,7 @@ def _lateness_evidence(rank: int, lateness: Lateness, limit: float) -> tuple[Evi
 
 
 def _cause_evidence(rank: int, samples: _Samples, arrivals: Mapping[int, Arrivals]) -> tuple[Evidence, ...]:
-    """Whether the rank computed longer, waited for a processor, or was off the processor of its own accord."""
+    """Whether the rank computed longer, waited for a processor, or left it by itself."""
     total = sum(value for value in samples[rank] if value > 0)
     use = arrivals[rank].host_use
     others = [other.host_use for number, other in arrivals.items() if number != rank]

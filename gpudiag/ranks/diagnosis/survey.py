@@ -55,7 +55,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """What a host found at a target: the address that the name has there, where it has one, and the kernel's words."""
+    """What a host found at a target: the name's address there, if any, and the kernel's words."""
 
     target: Target
     answer: Answer

@@ -81,7 +81,7 @@ def find_throttled(views: Sequence[RankView], reported: Sequence[Incident]) -> t
 
 
 def is_settled(views: Sequence[RankView], now: float) -> bool:
-    """Whether the symptoms are old enough to distinguish cause from consequence; `now` is on the views' clock."""
+    """Whether symptoms are old enough to show the cause; `now` is on the views' clock."""
     if is_mismatch_pending(views):
         return False
     broken = [one for one in _describe_all_broken(views, NONE) if one.kind not in _MAY_HEAL]
@@ -290,7 +290,7 @@ def _find_left_behind(views: Sequence[RankView], patience: Patience) -> tuple[In
 
 
 def _without_server(behind: Sequence[RankView]) -> list[RankView]:
-    """Those views, without rank 0's where it serves the rendezvous and waits there for another one of them."""
+    """Those views, without rank 0's if it serves the rendezvous and waits there too."""
     others = [view for view in behind if view.rank != 0]
     waits = any(view.connecting or view.stage != RENDEZVOUS for view in others)
     return [view for view in behind if view.rank != 0 or view.stage != RENDEZVOUS or not waits]

@@ -34,7 +34,7 @@ _REAP_SECONDS = 0.2  # a killed process is gone by then, unless it is in uninter
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the socket closes; arguments: its descriptor, and the pid of the process that owns the other end."""
+    """Serve until the socket closes; arguments: its descriptor, and the owner's pid."""
     descriptor, owner_pid = arguments
     die_with_parent(int(owner_pid))
     name_process("gpudiag-torch")
@@ -76,7 +76,7 @@ class _ForkServer:
             kill_group(pid)
 
     def _import_torch(self) -> None:
-        """Import torch for all forks; garbage is not looked for meanwhile, and never in the pages that they share."""
+        """Import torch for all forks; no garbage is collected, nor in the shared pages."""
         gc.disable()
         with contextlib.suppress(Exception):  # a broken torch raises anything; a fresh interpreter reports it
             for name in _TORCH:
@@ -171,7 +171,7 @@ class _ForkServer:
         getattr(importlib.import_module(module), function)()
 
     def _report_ends(self) -> None:
-        """Report each fork that has ended, without reaping it: until then no other process can get its pid."""
+        """Report each fork that has ended, without reaping it, so that its pid stays."""
         for number, pid in tuple(self._forks.items()):
             if number not in self._ended and (status := peek_exit(pid)) is not None:
                 self._ended.add(number)

@@ -62,7 +62,7 @@ class _Template:
         self._ranks: dict[int, int] = {}  # pid -> rank, of those not yet reaped
 
     def preload(self) -> bool:
-        """Import the modules that all ranks need, and report it; False if that failed. Collects no garbage."""
+        """Import the modules that all ranks need, and report it; False if that failed."""
         gc.disable()
         started = time.monotonic()
         for name in self._job.preload:
