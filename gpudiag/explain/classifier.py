@@ -41,6 +41,9 @@ _DIGITS = b"0123456789"
 _HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")
 _GRAM = 4  # letters of a pattern's part that serve as its key
 _FREQUENT = b"etaoinsrlhdcu"
+_IN_MOST_ERRORS = frozenset(
+    (b"fail", b"aile", b"iled", b"with", b"from", b"work", b"erro", b"rror", b"coul", b"ould")
+)
 _MAX_SHAPES = 50_000  # of lines, that are remembered
 _MAX_WORDS = 20_000  # that are remembered
 _NONE: frozenset[bytes] = frozenset()
@@ -191,4 +194,8 @@ def _rarest_key(part: bytes) -> bytes | None:
     """The rarest 4-gram within one word; None if every word is shorter."""
     grams = [part[place : place + _GRAM] for place in range(len(part) - _GRAM + 1)]
     within = [gram for gram in grams if len(gram.split()) == 1 and gram == gram.strip()]
-    return min(within, key=lambda gram: sum(letter in _FREQUENT for letter in gram), default=None)
+    return min(
+        within,
+        key=lambda gram: (gram in _IN_MOST_ERRORS, sum(letter in _FREQUENT for letter in gram)),
+        default=None,
+    )

@@ -36,7 +36,7 @@ _ECHO = re.compile(
     r"successfully reached monitoredBarrier|killed by signal: Terminated|[Gg]loo.*(?:connect|timeout|timed out)|peer closed|"
     r"Some NCCL operations|[Ww]atchdog|ProcessExitedException|ProcessRaisedException|NCCL error|ncclRemoteError|"
     r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|Aborting|CalledProcessError|^KeyboardInterrupt|^SystemExit: ?\d*$|"
-    r"^Exception: ?(?:-- Process|$)|ExceptionGroup: .*\(\d+ sub-exception|(?:exited|crashed) with (?:exit )?code -?\d+|"
+    r"^Exception: ?(?:-- Process|$)|ExceptionGroup: .*\(\d+ sub-exception|(?:exited|crashed) with (?:exit )?code -?\d+|worker died|"
     r"[Bb]roken[Pp]ipe|^EOFError|Engine core initialization failed|terminated with (?:signal|exit code)|interrupted by signal|"
     r"ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|Node failure|unhandled system error"
 )

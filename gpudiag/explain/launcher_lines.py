@@ -78,6 +78,11 @@ def _torchrun_failed(facts: RankFacts, line: LogLine, match: Match) -> None:
     )
 
 
+@_reads("died, exit code", pattern=r"Worker \w+ pid (\d+) died, exit code: (-?\d+)")
+def _vllm_worker_ended(facts: RankFacts, line: LogLine, match: Match) -> None:
+    facts.exits.append(_exit(line, host=line.speaker.host, pid=int(match[1]), code=int(match[2])))
+
+
 @_reads(
     *("exited with code", "crashed with exit code"),
     pattern=r"(?:Global rank (\d+) \(PID (\d+)\) exited with|\bRank (\d+) crashed with exit) code (-?\d+)",

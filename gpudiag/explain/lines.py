@@ -148,6 +148,14 @@ class Speaker:
 
 
 NOBODY = Speaker()
+MAX_EXCERPT_CHARACTERS = 300
+
+
+def join_speakers(of_traceback: Speaker, of_line: Speaker) -> Speaker:
+    """Who raised an exception: who began its traceback, with the rank that its own words name."""
+    if of_traceback is NOBODY:
+        return of_line
+    return replace(of_traceback, rank=of_line.rank) if of_traceback.rank is None else of_traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,3 +485,13 @@ class TracebackReader:
 def is_raised(body: str) -> bool:
     """Whether a line looks like the last line of a traceback."""
     return _RAISED.match(body) is not None
+
+
+def cut_around(line: str, words: str) -> str:
+    """A part of a long line, as it stands there, that has these words; its beginning where that has them."""
+    end = line.find(words) + len(words) if words else 0
+    start = max(0, min(end, len(line)) - MAX_EXCERPT_CHARACTERS) if end > MAX_EXCERPT_CHARACTERS else 0
+    start = min(start, max(0, end - len(words)))
+    if start and (space := line.find(" ", start, start + 60)) > 0 and space < end - len(words):
+        start = space + 1
+    return line[start : start + MAX_EXCERPT_CHARACTERS]

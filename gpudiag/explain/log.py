@@ -12,13 +12,16 @@ from gpudiag.explain.launcher_lines import LAUNCHER_MARK, read_launcher_line
 from gpudiag.explain.lines import (
     HEADER,
     LIBRARY,
+    MAX_EXCERPT_CHARACTERS,
     NOBODY,
     Level,
     LogLine,
     Speaker,
     Traceback,
     TracebackReader,
+    cut_around,
     is_raised,
+    join_speakers,
     parse_lines,
     read_time,
 )
@@ -34,7 +37,6 @@ from gpudiag.probe.kernel_log.lines import parse_kernel_line
 from gpudiag.reference.failures import Failure
 from gpudiag.reference.xid import SXidClass, XidKind, sxids, xids
 
-MAX_EXCERPT_CHARACTERS = 300
 CUT = "a traceback without its end"
 WENT_ON = 3  # lines of progress after a failure show that the run outlived it
 
@@ -144,7 +146,7 @@ class Found:
         """Note one more line, and the words in it that matter; what comes back is new to its speaker."""
         if line.number == self.last:
             return None
-        speaker = _joined(speaker, line.speaker)
+        speaker = join_speakers(speaker, line.speaker)
         new = None
         shown = self.speakers.get(speaker)
         if shown is None:
@@ -162,23 +164,6 @@ class Found:
         self.last, self.last_at = line.number, line.at
         self.weak = self.weak and weak
         return new
-
-
-def cut_around(line: str, words: str) -> str:
-    """A part of a long line, as it stands there, that has these words; its beginning where that has them."""
-    end = line.find(words) + len(words) if words else 0
-    start = max(0, min(end, len(line)) - MAX_EXCERPT_CHARACTERS) if end > MAX_EXCERPT_CHARACTERS else 0
-    start = min(start, max(0, end - len(words)))
-    if start and (space := line.find(" ", start, start + 60)) > 0 and space < end - len(words):
-        start = space + 1
-    return line[start : start + MAX_EXCERPT_CHARACTERS]
-
-
-def _joined(of_traceback: Speaker, of_line: Speaker) -> Speaker:
-    """Who raised an exception: who began its traceback, with the rank that its own words name."""
-    if of_traceback is NOBODY:
-        return of_line
-    return replace(of_traceback, rank=of_line.rank) if of_traceback.rank is None else of_traceback
 
 
 @dataclass(slots=True)

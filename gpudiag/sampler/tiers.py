@@ -113,7 +113,7 @@ class WatchedAsk(Ask):
         question = _question(name, arguments, named)
         refused = self.kept.get(("refused", question))
         if refused is not None and monotonic() - refused[1] < FIXED_SECONDS:
-            raise refused[0]
+            raise refused[0].with_traceback(None)  # else each raise would keep the frames of one more tick
         began = perf_counter()
         try:
             return super().allowing(codes, name, *arguments, **named)

@@ -65,6 +65,11 @@ _TRAIN_PARAMETERS_SUMMED_BASIS = Basis(
     limit="None: a sum of what N ranks have is N times their mean; a gradient that was averaged is the same on all ranks.",
     look_also=("gpudiag train --script", "train.gradients_summed", "docs/training.md"),
 )
+_TRAIN_NOT_TRAINED_BASIS = Basis(
+    reads="How many backward passes began, and how many steps optimizers of torch made, in the script's one rank.",
+    limit="None: not one of either.",
+    look_also=("gpudiag train --script", "train.no_gradient_crossed", "docs/training.md"),
+)
 _TRAIN_SCRIPT_HUNG_BASIS = Basis(
     reads="Each rank's Python stack, processor time, children and files, once a second; the exit status"
     " of the script.",
@@ -387,6 +392,12 @@ NOTHING_CROSSED = _note(
     "Wrap the model in DDP or fully_shard, or average the gradients; a script that does not train needs no change.",
     basis=_TRAIN_PARAMETERS_SUMMED_BASIS,
 )
+NOT_TRAINED = _note(
+    "train.not_trained",
+    "The script ended well, but no backward pass and no step of an optimizer of torch was seen: nothing is proved about a training.",
+    "Give the script that trains, with its own arguments after `--`; one of another framework is not looked into.",
+    basis=_TRAIN_NOT_TRAINED_BASIS,
+)
 SCRIPT_HUNG = _wrong(
     "train.script_hung",
     "No rank of the script moves: some wait for others, which are at another line.",
@@ -441,6 +452,7 @@ TRAINING_FINDINGS = (
     PARAMETERS_SUMMED,
     GRADIENTS_LEFT_SUMMED,
     NOTHING_CROSSED,
+    NOT_TRAINED,
     SCRIPT_HUNG,
     SCRIPT_FAILED,
 )

@@ -30,6 +30,7 @@ from gpudiag.checks.training.kinds import (
     NOT_DETERMINISTIC,
     NOT_FINITE,
     NOT_PARALLEL,
+    NOT_TRAINED,
     NOTHING_CROSSED,
     ORDER_REPEATS,
     OTHER_SAMPLES,
@@ -309,7 +310,7 @@ _ON_CPU_RANKS = "ranks on CPUs, with faults injected"
 # their own in training.
 _ELSEWHERE = (
     *(SINGLE_WORKER, SCRIPT_HUNG, SCRIPT_FAILED, RANK_TEARDOWN, RANK_LATE),
-    *(PARAMETERS_SUMMED, GRADIENTS_LEFT_SUMMED, NOTHING_CROSSED),
+    *(PARAMETERS_SUMMED, GRADIENTS_LEFT_SUMMED, NOTHING_CROSSED, NOT_TRAINED),
 )
 
 __all__ = ["TRAINING_RUN_FINDINGS", "judge_training"]

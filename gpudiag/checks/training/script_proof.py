@@ -8,6 +8,7 @@ from gpudiag.checks.training.kinds import (
     INITIAL_PARAMETERS,
     NOT_AVERAGED,
     NOT_FINITE,
+    NOT_TRAINED,
     NOTHING_CROSSED,
     ORDER_REPEATS,
     PARAMETERS_SUMMED,
@@ -29,6 +30,7 @@ _SHARED_BY_CHANCE = 2
 _SHARED_ON_PURPOSE = 0.5
 _DISTINCT = 0.9
 _MOST_SETTINGS = 4
+_OVER_RANKS = frozenset(("gradients_crossed", "parameters_alike", "own_samples"))
 _SAME_PART_REMEDY = (
     "Give the DistributedSampler this rank: num_replicas=dist.get_world_size(), rank=dist.get_rank(), and create it after "
     "init_process_group."
@@ -43,21 +45,36 @@ def judge_proof(
 ) -> tuple[tuple[Finding, ...], tuple[Verification, ...]]:
     """Everything wrong with the ranks' training, and the list of what was looked at.
 
-    `facts` are each rank's latest. Both are empty for one rank, or ranks that never joined.
+    `facts` are each rank's latest. Both are empty for ranks that never joined, or did not report. One rank has
+    nothing to average: its losses and orders are judged, and whether it trained at all.
     """
-    joined = all(size == script.world_size for size in script.group_world_sizes)
-    if script.world_size < 2 or not joined or set(facts) != set(range(script.world_size)):
+    is_alone = script.world_size == 1
+    joined = is_alone or all(size == script.world_size for size in script.group_world_sizes)
+    if not joined or set(facts) != set(range(script.world_size)):
         return (), ()
-    found = [*_judge_losses(facts, script, host), *_judge_sums(facts, host), *_judge_parameters(facts, host)]
-    found += [*_judge_samples(facts, host), *_judge_orders(facts, host)]
-    if not found and ended_well and not any(_crosses(one) for one in facts.values()):
+    found = [*_judge_losses(facts, script, host)]
+    if not is_alone:
+        found += [*_judge_sums(facts, host), *_judge_parameters(facts, host), *_judge_samples(facts, host)]
+    found += _judge_orders(facts, host)
+    if is_alone and not found and ended_well and not any(_trains(one) for one in facts.values()):
+        evidence = Evidence("optimizer_steps", 0, source=_SOURCE)
+        message = (
+            "no backward pass ran, and no optimizer of torch made a step: nothing of a training was seen"
+        )
+        found.append(NOT_TRAINED.finding(HostSubject(host), message, evidence))
+    elif not is_alone and not found and ended_well and not any(_crosses(one) for one in facts.values()):
         trained = max(one.steps for one in facts.values())
         evidence = Evidence("optimizer_steps", trained, source=_SOURCE)
         what = f"{trained} steps were made" if trained else "no optimizer of torch made a step"
         message = f"a process group was opened, but no gradient was averaged over it ({what}): the training is not proved"
         found.append(NOTHING_CROSSED.finding(HostSubject(host), message, evidence))
     found.sort(key=lambda finding: finding.outcome is not Outcome.FAIL)
-    return tuple(found), tuple(_list(facts, {finding.code for finding in found}))
+    listed = _list(facts, {finding.code for finding in found})
+    return tuple(found), tuple(one for one in listed if not (is_alone and one.name in _OVER_RANKS))
+
+
+def _trains(one: ScriptFacts) -> bool:
+    return one.steps > 0 or one.backwards > 0
 
 
 def _crosses(one: ScriptFacts) -> bool:

@@ -32,8 +32,10 @@ def _find(program: Program) -> Iterator[Mistake]:
             own = bool(kinds) and kinds <= (RANKS if is_named else {"rank"})
             if given is None or not own or step.node in reported or program.which_ranks(step) is not None:
                 continue
-            if "group" in ast.unparse(step.node):
-                continue
+            opposite = {(g.test, not g.holds) for g in step.where.guards}
+            others = [g for o in program.calls(f"torch.distributed.{name}") for g in o.where.guards]
+            if "group" in ast.unparse(step.node) or any((g.test, g.holds) in opposite for g in others):
+                continue  # who holds the data sends it, and the other branch receives it
             reported.add(step.node)
             yield Mistake(
                 step.node,

@@ -29,6 +29,7 @@ LINES = (
     "[missing ranks: 1, 2]", "3: [DistributedAdam_HorovodAllreduce/a", "3: [allreduce.a", "Last enqueued NCCL work: 7", "Connection closed by remote peer n1<7>",
     "saved to /a/b", "Saving the model in /a/b", "/job:jax_worker/replica:0/task:3",
     "Task /job:jax_worker/replica:0/task:3 heartbeat timeout", "Global rank 2 (PID 7) exited with code 1", "Rank 2 crashed with exit code -7.",
+    "Worker VllmWorkerProcess pid 7 died, exit code: -11",
 )  # fmt: skip
 
 

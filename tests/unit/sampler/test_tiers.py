@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -158,6 +159,16 @@ def test_what_the_gpu_does_not_have_is_asked_again_after_a_minute(monkeypatch: p
     look()
     assert asked == {0: 3, 1: 3, 2: 4, 3: 3}
     assert ask.noted.failed == {}
+
+
+def test_a_refusal_that_is_raised_again_keeps_the_frames_of_one_look():
+    ask, _ = refusing()
+    frames = []
+    for _ in range(5):
+        with pytest.raises(NVMLError_NotSupported) as caught:
+            ask("nvmlDeviceGetFanSpeed_v2", 0)
+        frames.append(len(list(traceback.walk_tb(caught.tb))))
+    assert len(set(frames[1:])) == 1
 
 
 # --- processes

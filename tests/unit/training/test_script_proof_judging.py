@@ -139,3 +139,30 @@ def test_a_sampler_that_is_in_place_is_not_to_be_added(change: Any, words: str) 
 
 def test_nothing_is_said_of_ranks_that_never_joined() -> None:
     assert judge(script=replace(SCRIPT, group_world_sizes=(0,) * RANKS)) == ([], {})
+
+
+def judge_one_rank(**values: Any) -> tuple[list[str], dict[str, Any]]:
+    script = replace(SCRIPT, world_size=1, group_world_sizes=(0,))
+    findings, verifications = judge_proof({0: rank_facts(0, **values)}, script, "a1", ended_well=True)
+    return [finding.code for finding in findings], {one.name: one.passed for one in verifications}
+
+
+@pytest.mark.parametrize(
+    ("values", "codes"),
+    [
+        ({"forwards": 0, "wrapped": 0}, []),
+        ({"forwards": 0, "wrapped": 0, "steps": 0}, []),
+        ({"not_finite_backward": 2}, ["train.not_finite"]),
+        ({"repeated_epochs": 1}, ["train.order_repeats"]),
+        ({"steps": 0, "backwards": 0, "parameters": (), "forwards": 9}, ["train.not_trained"]),
+    ],
+)
+def test_one_rank_has_nothing_to_average_and_must_have_trained(values: Any, codes: list[str]) -> None:
+    found, seen = judge_one_rank(**values)
+    assert found == codes
+    assert set(seen) == {"losses_finite", "order_changes"}
+
+
+def test_one_rank_that_reported_nothing_is_not_accused() -> None:
+    script = replace(SCRIPT, world_size=1, group_world_sizes=(0,))
+    assert judge_proof({}, script, "a1", ended_well=True) == ((), ())
