@@ -48,6 +48,8 @@ def judge_waiters(waiters: Waiters, limits: HangLimits, *, is_whole: bool) -> li
     )
     finding = kind.finding(HostSubject(waiters.job.host), message, *facts_of(only))
     limit = limits.still if joining and is_whole else limits.network  # where all are there, it takes no time
+    if joining and len(waiters.positions) == 1:  # nobody meets alone: the others may still be starting
+        limit = limits.absent
     return [finding] if waited is not None and waited >= limit else _not_yet(waiters, finding)
 
 

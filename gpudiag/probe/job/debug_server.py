@@ -176,7 +176,9 @@ def _ask(host: str, port: int, method: str, path: str, deadline: float) -> Readi
         return _read_answer(connection.getresponse(), deadline)
     except TimeoutError:
         return Missing(MissingReason.TIMED_OUT, "it did not answer in time")
-    except (OSError, HTTPException, ValueError) as error:
+    except (HTTPException, ValueError):
+        return Missing(MissingReason.ERROR, "it speaks no HTTP")
+    except OSError as error:
         return Missing(MissingReason.SOURCE_ABSENT, f"it could not be asked: {error or type(error).__name__}")
     finally:
         connection.close()

@@ -213,6 +213,20 @@ def find_descendants(process: Process, processes: Mapping[int, Process]) -> tupl
     return tuple(sorted(found, key=lambda one: (len(one.ancestors), one.pid))[:_MOST_DESCENDANTS])
 
 
+def with_own_descendants(job: FoundJob) -> FoundJob:
+    """The job, in which what a rank started belongs to it alone; Lightning's rank 0 starts the other ranks."""
+    pids = {rank.process.pid for rank in job.ranks}
+
+    def is_own(one: Process, rank: FoundRank) -> bool:
+        return next((pid for pid in (one.pid, *one.ancestors) if pid in pids), 0) == rank.process.pid
+
+    ranks = (
+        replace(rank, descendants=tuple(one for one in rank.descendants if is_own(one, rank)))
+        for rank in job.ranks
+    )
+    return replace(job, ranks=tuple(ranks))
+
+
 def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadMain) -> FoundJob:
     """The job of a Python process without launcher variables: the process alone, or the children that it waits for.
 

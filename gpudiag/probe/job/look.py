@@ -19,7 +19,7 @@ from gpudiag.model.job import ChildSeen, Job, KnownBy, ProcessLook, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.agent import look_at_agent
 from gpudiag.probe.job.choose import choose_jobs
-from gpudiag.probe.job.find import FoundJob, find_known_job
+from gpudiag.probe.job.find import FoundJob, find_known_job, with_own_descendants
 from gpudiag.probe.job.frames import Sources
 from gpudiag.probe.job.kernel import look_at_process
 from gpudiag.probe.job.permission import explain_refusal
@@ -37,6 +37,8 @@ _GPU_NODE = re.compile(r"/dev/(nvidia.*\d|kfd|dri/renderD\d+)$")
 _DRIVER = re.compile(r"/(lib(?:cuda|amdhip64|hsa-runtime64)\.so[.\d]*)$", re.MULTILINE)
 # A rank in one of these waits for others, and its children are not why.
 _NOT_FOR_CHILDREN = ("/torch/distributed/", "_engine_run_backward")
+# A program may be what trains, as below `accelerate launch`: two of its stacks show whether it goes on.
+_PROGRAMS = "/subprocess.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def stream_looks_at(emit: Emit, pids: Sequence[tuple[int, int]], world_size: int
 def _stream(
     emit: Emit, found: Sequence[FoundJob], hidden: int, looks: int, between_seconds: float, started: float
 ) -> None:
+    found = [with_own_descendants(job) for job in found]
     emit(("jobs", [encode(_with_agent(_empty_job(job), job)) for job in found], hidden))
     if not found:
         return
@@ -123,8 +126,9 @@ def _look_at_rank(
     files = [frame.file + frame.function for frame in main.frames] if main else []
     if not any(mark in file for mark in _NOT_FOR_CHILDREN for file in files):
         deep.add(process.pid)
+    is_read = is_last or any(_PROGRAMS in file for file in files[:3])
     for child in descendants:
-        seen = _look(child, started, with_stacks=is_last and child.python and process.pid in deep)
+        seen = _look(child, started, with_stacks=is_read and child.python and process.pid in deep)
         emit(("look", child.pid, process.pid, number, encode(seen)))
         kept.setdefault(child.pid, set()).update(_lines_of(seen))
 

@@ -201,3 +201,12 @@ def _with_main(job: Job, change: Callable[[ThreadLook], ThreadLook]) -> Job:
     return replace(
         job, ranks=tuple(replace(rank, looks=tuple(map(changed, rank.looks))) for rank in job.ranks)
     )
+
+
+def test_a_process_that_meets_nobody_yet_is_accused_as_late_as_a_missing_rank() -> None:
+    """Lightning's rank 0 knows of no other rank until they have joined."""
+    job = recorded("polls/missing_rank")
+    alone = replace(job, ranks=job.ranks[:1], world_size=1, expected=None)
+    for seconds, outcome in ((5.0, Outcome.WARN), (40.0, Outcome.FAIL)):
+        since = _with_main(alone, lambda main, waited=seconds: replace(main, last_ran_seconds_ago=waited))
+        assert judge_job(since).outcome is outcome

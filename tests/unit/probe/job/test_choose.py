@@ -92,13 +92,17 @@ def test_an_engine_beside_a_job_of_the_same_shell_is_found_by_each_of_its_proces
         for pid in (30, 31)
     ]
     engine = [process(40, 10, above=(10,)), *(process(pid, 40, above=(40, 10)) for pid in (41, 42))]
-    processes = machine("systemd", *by_hand, *engine)
+    helper = process(43, 40, above=(40, 10))
+    trial = process(44, 40, above=(40, 10), words=("python", "trial.py"))  # another job of a sweep
+    processes = machine("systemd", *by_hand, *engine, helper, trial)
     meeting = Meeting("127.0.0.1:29500", frozenset((41, 42)), is_local=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "_uses_torch", lambda _: True)
         patch.setattr(choose, "_read_main", lambda _: ())
         patch.setattr(Connections, "find_stores", lambda *_: [meeting])
-        for pid in (40, 41, 42):
+        (own,) = choose_jobs(processes, 44, None).jobs
+        assert [rank.process.pid for rank in own.ranks] == [44]
+        for pid in (40, 41, 42, 43):
             (job,) = choose_jobs(processes, pid, None).jobs
             assert [rank.process.pid for rank in job.ranks] == [41, 42]
             assert [one.pid for one in job.servers] == [40]

@@ -1,7 +1,14 @@
 from dataclasses import replace
 
 from gpudiag.model.job import KnownBy
-from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_launched_jobs
+from gpudiag.probe.job.find import (
+    FoundJob,
+    find_families,
+    find_family,
+    find_known_job,
+    find_launched_jobs,
+    with_own_descendants,
+)
 from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame, Variable
 
@@ -136,3 +143,10 @@ def test_only_processes_with_torch_that_belong_to_nobody_are_families():
     processes = table(process(10, 1), process(11, 1), torchrun_rank(20, 9, 0, local_size=4))
     jobs = find_families(processes, frozenset((20,)), no_frames, lambda pid: pid != 11)
     assert [job.ranks[0].process.pid for job in jobs] == [10]
+
+
+def test_what_a_rank_started_belongs_to_no_rank_above_it():
+    """Lightning's rank 0 starts the other ranks; each has a loader's worker."""
+    processes = table(process(20, 1), process(21, 20), process(30, 20), process(31, 21))
+    job = with_own_descendants(find_known_job(processes, {0: 20, 1: 21}, 2))
+    assert [[one.pid for one in rank.descendants] for rank in job.ranks] == [[30], [31]]
