@@ -55,10 +55,34 @@ def _find(program: Program) -> Iterator[tuple[str, Step]]:
             isinstance(step.node.func, ast.Attribute) and step.node.func.attr in known.ACCELERATE_COLLECTIVES
         ) and "accelerator" in program.values.kinds(step.node.func.value):
             yield step.node.func.attr, step
+        elif isinstance(step.node.func, ast.Attribute) and _is_of_all(program, step.node.func):
+            yield step.node.func.attr, step
         elif program.owner == "Lightning":
             called = _of_lightning(program, step.node)
             if called is not None:
                 yield called, step
+
+
+def _is_of_all(program: Program, method: ast.Attribute) -> bool:
+    """Whether a method gathers over the ranks: of torchmetrics, and of Hugging Face's Trainer."""
+    package = {"compute": "torchmetrics.", "evaluate": "transformers.", "predict": "transformers."}.get(
+        method.attr
+    )
+    if package is None or not isinstance(method.value, ast.Name | ast.Attribute):
+        return False
+    made = [binding.value for binding in program.values.reaching(method.value)]
+    made = [
+        m.func.value
+        if isinstance(m, ast.Call) and isinstance(m.func, ast.Attribute) and m.func.attr in ("to", "cuda")
+        else m
+        for m in made
+    ]
+    made = [getattr(m, "func", None) for m in made]
+    names = [program.names.qualify(func) or "" for func in made if isinstance(func, ast.expr)]
+    return len(made) == 1 and any(
+        name.startswith(package) and (package == "torchmetrics." or name.endswith("Trainer"))
+        for name in names
+    )
 
 
 def _of_lightning(program: Program, call: ast.Call) -> str | None:

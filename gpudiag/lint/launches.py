@@ -70,6 +70,9 @@ class LaunchScript:
 
     def gpus_per_node(self, launch: Launch) -> int | None:
         """How many GPUs a launch has on each machine; None where the script does not set it."""
+        visible = re.search(r"^\s*CUDA_VISIBLE_DEVICES=[\"']?(\d+(?:,\d+)*)[\"']?\s", launch.line.text)
+        if visible:
+            return visible[1].count(",") + 1
         options = {**self.directives, **launch.under_options}
         for name in ("gpus-per-node", "gres"):
             text = self.value(options.get(name)) or ""

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.compat import StrEnum
+from gpudiag.lint.arguments import argument_of
+from gpudiag.lint.names import Binding
 from gpudiag.lint.trace import Guard, Where
 from gpudiag.lint.values import ENVIRONMENT, MAIN_WORDS, RANKS, Values
 
@@ -52,6 +54,7 @@ class RankConditions:
         """The ranks that reach a place; None where no condition excludes any."""
         found = {self.of_guard(guard) for guard in where.guards}
         found |= {self._of_decorator(decorator) for decorator in where.decorators}
+        found |= {self.of_guard(guard) for guard in rounds_of(where)} & {Which.ONE, Which.OTHERS}
         for wanted in (Which.ONE, Which.OTHERS, Which.PERHAPS):
             if wanted in found:
                 return wanted
@@ -186,13 +189,16 @@ class RankConditions:
         if isinstance(test, ast.NamedExpr):
             return self._which(test.value, holds, depth)
         if isinstance(test, ast.Call):
-            inner = self._called(test, holds, depth)
+            inner = self._returned(test.func, holds, depth)
             if inner is not None:
                 return inner
         if isinstance(test, ast.Name | ast.Attribute):
             made = self._made(test)
             if isinstance(made, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call):
                 return self._which(made, holds, depth - 1)
+            inner = self._returned(test, holds, depth) if isinstance(test, ast.Attribute) else None
+            if inner is not None:  # a property
+                return inner
         kinds = self._kinds(test)
         if "main_process" in kinds:
             return Which.ONE if holds else Which.OTHERS
@@ -204,11 +210,24 @@ class RankConditions:
 
     def _made(self, test: ast.Name | ast.Attribute) -> ast.expr | None:
         """The one expression of a name's value; a second may be True for a main process without ranks."""
-        values = [binding.value for binding in self._values.reaching(test)]
+        values = [binding.value or self._given(binding) for binding in self._values.reaching(test)]
         name = test.id if isinstance(test, ast.Name) else test.attr
         if len(values) > 1 and MAIN_WORDS.match(name):
             values = [v for v in values if not (isinstance(v, ast.Constant) and isinstance(v.value, bool))]
         return values[0] if len(values) == 1 else None
+
+    def _given(self, binding: Binding) -> ast.expr | None:
+        """What the one caller of a function gives for a parameter."""
+        arguments = self._values.names.parents.get(binding.node) if binding.parameter else None
+        function = self._values.names.parents.get(arguments) if arguments is not None else None
+        calls = self._values.callers.get(function, []) if isinstance(function, ast.FunctionDef) else []
+        if (
+            len(calls) != 1
+            or not isinstance(function, ast.FunctionDef)
+            or not isinstance(binding.node, ast.arg)
+        ):
+            return None
+        return argument_of(function, binding.node.arg, calls[0])
 
     def _kinds(self, node: ast.expr) -> frozenset[str]:
         """The kinds of a value, without what stands for a rank where there are none: 0, -1, or nothing."""
@@ -240,8 +259,9 @@ class RankConditions:
             return parts.pop()
         return None if parts == {None} else Which.PERHAPS
 
-    def _called(self, test: ast.Call, holds: bool, depth: int) -> Which | None:
-        function = self._values.function_of(test.func)
+    def _returned(self, called: ast.expr, holds: bool, depth: int) -> Which | None:
+        """The ranks for which the one expression that a function returns holds."""
+        function = self._values.function_of(called)
         if function is None or isinstance(function, ast.Lambda):
             return None
         returned = [
@@ -282,6 +302,11 @@ class RankConditions:
         if one is None:
             return Which.PERHAPS
         return Which.ONE if one is holds else Which.OTHERS
+
+
+def rounds_of(where: Where) -> Iterator[Guard]:
+    """The conditions of the loops around a place."""
+    return (Guard(loop.test, True) for loop in where.loops if isinstance(loop, ast.While))
 
 
 def _compared_with(test: ast.BoolOp) -> Iterator[ast.expr]:

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpudiag.lint.names import Function
+from gpudiag.lint.names import Function, Names
 from gpudiag.lint.values import Values
 
 MAX_STEPS = 20_000  # of one script; later ones are not traced
@@ -241,3 +241,12 @@ def statements_of(body: list[ast.stmt]) -> Iterator[ast.stmt]:
         for child in ast.iter_child_nodes(statement):
             if isinstance(child, ast.stmt):
                 yield from statements_of([child])
+
+
+def following(names: Names, statement: ast.stmt) -> Iterator[ast.stmt]:
+    """The statements after one in its block."""
+    outer = names.parents.get(statement)
+    for block in ("body", "orelse", "finalbody"):
+        statements = getattr(outer, block, None)
+        if isinstance(statements, list) and statement in statements:
+            yield from statements[statements.index(statement) + 1 :]

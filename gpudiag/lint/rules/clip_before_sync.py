@@ -32,6 +32,13 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _find_steps(program: Program) -> Iterator[Mistake]:
     """Steps of an optimizer with gradients that a GradScaler has scaled, or that no backward pass averaged."""
     steps = program.methods.get("step", [])
+    stepped = [s for s in steps if "scaler" in program.values.kinds(s.receiver) and s.where.loops]
+    if stepped and not program.owner and not program.mentions("update\\w*", "\\w*update"):
+        yield Mistake(
+            stepped[0].node,
+            "the GradScaler is never updated: its second step raises a RuntimeError",
+            f"{program.statement_text(stepped[0].node)}; {_scaler_name(program)}.update()",
+        )
     own = next((step for step in steps if is_optimizer(program, step.receiver)), None)
     by_scaler = any("scaler" in program.values.kinds(step.receiver) or _has_arguments(step) for step in steps)
     scales = any("scaler" in program.values.kinds(s.receiver) for s in program.methods.get("scale", []))

@@ -46,21 +46,15 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 def _find_branches(program: Program) -> Iterator[Mistake]:
     """`if rank == 0: all_reduce .. else: broadcast ..`: the sequences of the two branches differ."""
-    by_call: dict[ast.AST, tuple[str, Step]] = {}
+    by_guard: dict[tuple[ast.expr, bool], list[tuple[str, Step]]] = {}
     for name, step in collectives_of(program):
-        text = ast.unparse(step.node)
-        if "group" not in text:
-            by_call.setdefault(step.node, (name, step))
+        if "group" not in ast.unparse(step.node):
+            for guard in step.where.guards:
+                by_guard.setdefault((guard.test, guard.holds), []).append((name, step))
     for node in program.nodes:
         if not isinstance(node, ast.If) or not node.orelse:
             continue
-        found = []
-        for body in (node.body, node.orelse):
-            calls = [n for statement in body for n in ast.walk(statement) if n in by_call]
-            found.append(
-                [by_call[call] for call in sorted(calls, key=lambda n: program.names.order.get(n, 0))]
-            )
-        ours, theirs = found
+        ours, theirs = by_guard.get((node.test, True), []), by_guard.get((node.test, False), [])
         if not ours or not theirs or ours[0][0] == theirs[0][0]:
             continue
         which = program.ranks.of(ours[0][1].where)
@@ -70,12 +64,22 @@ def _find_branches(program: Program) -> Iterator[Mistake]:
             continue
         if ours[0][1].where.loops != theirs[0][1].where.loops:
             continue
-        names = (ours[0][0], theirs[0][0])
+        names, place = (ours[0][0], theirs[0][0]), _call_in(program, node.orelse, theirs[0][1])
+        if place is None:
+            continue
         yield Mistake(
-            theirs[0][1].node,
+            place,
             f"the ranks call different collectives: {names[0]} and {names[1]}",
-            with_replaced(program, theirs[0][1].node, ast.unparse(ours[0][1].node)),
+            with_replaced(program, place, ast.unparse(ours[0][1].node)) if place is theirs[0][1].node else "",
+            advice=f"let all ranks call {names[0]} there",
         )
+
+
+def _call_in(program: Program, block: list[ast.stmt], step: Step) -> ast.Call | None:
+    """The call in a block that is a step, or by which a function of this script leads to it."""
+    calls = [n for statement in block for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    found = [n for n in calls if n is step.node or program.values.function_called(n.func) in step.where.stack]
+    return found[0] if found else None
 
 
 RULE = Rule(

@@ -17,6 +17,12 @@ _PLACES = {
     "send": (0, "tensor"),
     "recv": (0, "tensor"),
 }
+# What only the destination, or the source, may give.
+_LISTS = {
+    "gather": (1, "gather_list"),
+    "gather_object": (1, "object_gather_list"),
+    "scatter": (1, "scatter_list"),
+}
 _WORDS = {
     "state_dict": "a state_dict",
     "parameters": "an iterator over parameters",
@@ -44,6 +50,17 @@ def _find(program: Program) -> Iterator[Mistake]:
                 f"{name} takes a tensor, and gets {_WORDS[kind]}",
                 _fix(program, step.node, given, kind),
             )
+    for name, (place, keyword) in _LISTS.items():
+        for step in program.calls(f"torch.distributed.{name}"):
+            given = argument(step.node, place, keyword)
+            if step.where.guards or step.node in reported or given is None or not _is_a_list(program, given):
+                continue
+            reported.add(step.node)
+            yield Mistake(
+                step.node,
+                f"every rank gives {name} a {keyword}, which only one rank may give: the others raise",
+                with_replaced(program, given, f"{ast.unparse(given)} if dist.get_rank() == 0 else None"),
+            )
     for step in program.calls("torch.distributed.all_gather"):
         tensor = _repeated(program, argument(step.node, 0, "tensor_list"))
         if tensor is not None and step.node not in reported:
@@ -54,6 +71,22 @@ def _find(program: Program) -> Iterator[Mistake]:
                 "",
                 advice=f"make one for each rank: [{tensor} for _ in range(dist.get_world_size())]",
             )
+
+
+def _is_a_list(program: Program, given: ast.expr) -> bool:
+    """Whether an argument is a list on every rank: none that a branch makes."""
+    if isinstance(given, ast.Name):
+        made = program.values.reaching(given)
+        if (
+            len(made) != 1
+            or made[0].path
+            or any(isinstance(outer, ast.If | ast.Try) for outer in program.names.ancestors(made[0].node))
+        ):
+            return False
+        given = made[0].value or given
+    return isinstance(given, ast.List | ast.ListComp) or (
+        isinstance(given, ast.BinOp) and isinstance(given.left, ast.List)
+    )
 
 
 def _repeated(program: Program, given: ast.expr | None) -> str | None:

@@ -8,7 +8,7 @@ from gpudiag.lint import vocabulary as known
 from gpudiag.lint.collectives import collectives_of, is_of_a_part
 from gpudiag.lint.corrections import moved, out_of
 from gpudiag.lint.program import Mistake, Program
-from gpudiag.lint.ranks import Which
+from gpudiag.lint.ranks import Which, rounds_of
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard, Step
 
@@ -92,7 +92,12 @@ def _same_place(step: Step, other: Step) -> bool:
 
 def _deciding(program: Program, step: Step) -> Guard | None:
     return next(
-        (g for g in step.where.guards if program.ranks.of_guard(g) in (Which.ONE, Which.OTHERS)), None
+        (
+            g
+            for g in (*step.where.guards, *rounds_of(step.where))
+            if program.ranks.of_guard(g) in (Which.ONE, Which.OTHERS)
+        ),
+        None,
     )
 
 

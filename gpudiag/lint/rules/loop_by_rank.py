@@ -1,6 +1,7 @@
 """A training loop that ranks leave at different times."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.collectives import collectives_of
@@ -43,25 +44,38 @@ def _find_skips(program: Program) -> Iterator[Mistake]:
         return
     reported = set()
     for step in program.backwards:
-        for guard in step.where.guards if step.where.loops else ():
-            statement = program.names.parents.get(guard.test)
-            if not isinstance(statement, ast.If) or not _asks_for_numbers(program, guard.test):
-                continue
-            left = statement.orelse if guard.holds else statement.body
+        for node, left in _other_ways(program, step) if step.where.loops else ():
             last = left[-1] if left else None
             if isinstance(last, ast.Raise) or any(
                 w in " ".join(map(ast.unparse, left)) for w in ("exit(", "abort(", "backward(")
             ):
                 continue
-            node = last if isinstance(last, ast.Continue | ast.Return) else guard.test
+            node = last if isinstance(last, ast.Continue | ast.Return) else node
             if node not in reported:
                 reported.add(node)
                 yield Mistake(
                     node,
-                    "a rank whose own loss is not finite leaves out the backward pass, and the others wait for it there",
+                    "a rank whose own step fails leaves out the backward pass, and the others wait for it there",
                     "",
                     advice="let all ranks skip the step: all_reduce a flag of each rank (MAX) before the condition",
                 )
+
+
+def _other_ways(program: Program, step: Step) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
+    """What a rank does instead of a backward pass: where numbers are not finite, or after an exception."""
+    for guard in step.where.guards:
+        statement = program.names.parents.get(guard.test)
+        if isinstance(statement, ast.If) and _asks_for_numbers(program, guard.test):
+            yield guard.test, statement.orelse if guard.holds else statement.body
+    for outer in program.names.ancestors(step.node):
+        if isinstance(outer, ast.For | ast.While | ast.FunctionDef):
+            return
+        if isinstance(outer, ast.Try) and any(step.node in ast.walk(part) for part in outer.body):
+            for handler in outer.handlers:
+                if re.search(
+                    r"RuntimeError|OutOfMemory|\bException|ValueError", ast.unparse(handler.type or handler)
+                ):
+                    yield handler, handler.body
 
 
 def _asks_for_numbers(program: Program, test: ast.expr) -> bool:

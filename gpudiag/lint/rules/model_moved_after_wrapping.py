@@ -1,6 +1,7 @@
 """A model that is moved to its GPU after DDP has wrapped it."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import in_front_of, with_replaced
@@ -9,7 +10,20 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import root_name
 
 
+_LAYERS = re.compile(
+    r"(?:Linear|Conv[123]d|Embedding|LayerNorm|BatchNorm[123]d|Sequential|Parameter|LSTM|GRU)"
+)
+
+
 def _find(program: Program) -> Iterator[Mistake]:
+    for node in program.nodes:
+        if isinstance(node, ast.Assign) and _replaces_a_layer(program, node):
+            yield Mistake(
+                node,
+                "a layer is replaced after DDP has wrapped the model: DDP does not exchange its gradients",
+                "",
+                advice="replace it before the model is wrapped, and build the optimizer afterwards",
+            )
     for name in ("to", "cuda"):
         for step in program.methods.get(name, []):
             call = step.node
@@ -24,6 +38,21 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             yield _mistake(program, makers[0], call)
             return
+
+
+def _replaces_a_layer(program: Program, made: ast.Assign) -> bool:
+    """Whether an assignment puts a new layer with parameters into a model that DDP holds: `model.module.fc = ..`."""
+    layers = (
+        call
+        for call in ast.walk(made.value)
+        if isinstance(call, ast.Call)
+        and (program.names.qualify(call.func) or "").startswith("torch.nn.")
+        and _LAYERS.fullmatch((program.names.qualify(call.func) or "").rpartition(".")[2])
+    )
+    outer = made.targets[0].value if isinstance(made.targets[0], ast.Attribute) else None
+    while isinstance(outer, ast.Attribute) and outer.attr != "module":
+        outer = outer.value
+    return isinstance(outer, ast.Attribute) and program.values.kinds(outer.value) == {"ddp"} and any(layers)
 
 
 def _is_a_device(program: Program, call: ast.Call) -> bool:

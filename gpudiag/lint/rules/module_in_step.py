@@ -17,6 +17,8 @@ def _find(program: Program) -> Iterator[Mistake]:
         if not isinstance(call, ast.Call) or call in reported or not _goes_into_backward(program, step):
             continue
         func = call.func
+        if isinstance(func, ast.Attribute) and func.attr != "module" and not _calls_wrapped(program, step):
+            func = func.value  # `model.module.compute_loss(..)`
         if (
             isinstance(func, ast.Attribute)
             and func.attr == "module"
@@ -31,6 +33,17 @@ def _find(program: Program) -> Iterator[Mistake]:
                 _fix(program, call, ast.unparse(func.value)),
             )
     yield from _find_raw(program, reported)
+
+
+def _calls_wrapped(program: Program, step: Step) -> bool:
+    """Whether the same loss also depends on a call of the wrapped model."""
+    behind = [
+        other
+        for b in program.backwards
+        if b.receiver is not None and isinstance(b.node, ast.Call) and _feeds(program, step.node, b.node)
+        for other in calls_behind(program, [b.receiver, *b.node.args])
+    ]
+    return any(program.values.kinds(other.func) & {"ddp", "engine"} for other in behind)
 
 
 def _find_raw(program: Program, reported: set[ast.AST]) -> Iterator[Mistake]:

@@ -57,7 +57,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _on_a_device(made: ast.Call) -> str:
-    keywords = [*made.keywords, ast.keyword("device", ast.Name("device"))]
+    keywords = [*(k for k in made.keywords if k.arg != "device"), ast.keyword("device", ast.Name("device"))]
     return ast.unparse(ast.Call(made.func, made.args, keywords))
 
 
@@ -95,7 +95,11 @@ def _made_on_cpu(program: Program, given: ast.expr | None) -> ast.Call | None:
         made = bindings[0].value
     if not isinstance(made, ast.Call) or program.names.qualify(made.func) not in _MAKERS:
         return None
-    return None if any(k.arg in ("device", None) for k in made.keywords) else made
+    return (
+        None
+        if any(k.arg in ("device", None) and not is_constant(k.value, "cpu") for k in made.keywords)
+        else made
+    )
 
 
 RULE = Rule(

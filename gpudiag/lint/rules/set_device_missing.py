@@ -58,11 +58,15 @@ def _find_fixed(program: Program) -> Iterator[Mistake]:
     for step in (*program.ddp_steps, *program.calls("torch.cuda.set_device")):
         ids = keyword(step.node, "device_ids")
         given = list(ids.elts) if isinstance(ids, ast.List) else [argument(step.node, 0, "device")]
+        if ids is None and step in program.ddp_steps:  # `DDP(model.to("cuda:0"))`
+            inner = argument(step.node, 0, "module")
+            moves = [c for c in calls_behind(program, [inner] if inner else []) if c.args]
+            given = [c.args[0] for c in moves if getattr(c.func, "attr", "") in ("to", "cuda")]
         if any("__name__" not in ast.unparse(guard.test) for guard in step.where.guards):
             continue
-        if len(given) > 1 or (ids is not None and "device_count()" in ast.unparse(ids)):
+        if (len(given) > 1 and ids is not None) or (ids is not None and "device_count()" in ast.unparse(ids)):
             message = "DDP takes one GPU for each process, and gets several"
-        elif step in program.ddp_steps and not isinstance(ids, ast.List):
+        elif ids is not None and not isinstance(ids, ast.List):
             continue
         elif given and (gpu := _fixed_gpu(program, given[0])) is not None:
             message = f"every rank takes GPU {gpu}: all ranks of a machine share it"

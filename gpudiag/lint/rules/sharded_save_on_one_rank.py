@@ -29,6 +29,7 @@ _CHECKPOINT = (
     *(f"torch.distributed.checkpoint.{name}" for name in ("save", "async_save", "load")),
     *(f"torch.distributed.checkpoint.state_dict.{name}" for name in _STATES),
     *(f"{FSDP1}.{name}" for name in _OF_FSDP1),
+    "deepspeed.zero.GatheredParameters",
 )
 _ENGINE = ("save_checkpoint", "load_checkpoint", "save_16bit_model", "backward", "step")
 

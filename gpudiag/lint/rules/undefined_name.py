@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, keyword
+from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Guard, following
 from gpudiag.lint.training import owner_of_parameters
 from gpudiag.lint.vocabulary import CONVENTIONAL_NAMES, DDP_CLASSES
 
@@ -37,6 +39,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         or program.calls("torch.nn.DataParallel")
     ):
         return
+    yield from _find_on_one_rank(program)
     reported = set()
     for node, what in _uses(program):
         if (
@@ -64,6 +67,45 @@ def _find(program: Program) -> Iterator[Mistake]:
             yield Mistake(node, message, with_replaced(program, node, near[0]))
         else:
             yield Mistake(node, message, "", advice=f"give {node.id} a value before this line")
+
+
+def _find_on_one_rank(program: Program) -> Iterator[Mistake]:
+    """Names that a block of one rank alone binds, read after it by all ranks."""
+    always = {
+        step.node for step in program.steps if program.which_ranks(step) is None and not step.where.handling
+    }
+    reported = set()
+    for outer in program.nodes:
+        if not isinstance(outer, ast.If) or outer.orelse:
+            continue
+        if program.ranks.of_guard(Guard(outer.test, True)) not in (Which.ONE, Which.OTHERS):
+            continue
+        inside = {node for part in outer.body for node in ast.walk(part)}
+        for later in following(program.names, outer):
+            if later not in always or hasattr(later, "body"):
+                continue
+            for name in (n for n in _read_surely(later) if isinstance(n, ast.Name)):
+                bindings = program.names.bindings_of(name)
+                if bindings and name.id not in reported and all(b.node in inside for b in bindings):
+                    reported.add(name.id)
+                    line = program.line_at(outer.lineno).number
+                    yield Mistake(
+                        name,
+                        f"{name.id} has a value on the ranks of the condition in line {line} alone",
+                        "",
+                        advice=f"give {name.id} a value on the other ranks too, in an else branch",
+                    )
+
+
+def _read_surely(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a statement that are evaluated whenever it runs."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node
+    if not isinstance(
+        node, ast.IfExp | ast.BoolOp | ast.Lambda | ast.comprehension | ast.ListComp | ast.GeneratorExp
+    ):
+        for child in ast.iter_child_nodes(node):
+            yield from _read_surely(child)
 
 
 def _is_whole(program: Program) -> bool:
@@ -97,7 +139,10 @@ def _uses(program: Program) -> Iterator[tuple[ast.expr, str]]:
 
 
 RULE = Rule(
-    title="a device, rank or model has a name that is not defined",
-    why="The script ends with a NameError at this line, often after the data has been loaded on every rank.",
+    title="a name is not defined, or on one rank alone",
+    why=(
+        "The script ends with a NameError at this line, often after the data has been loaded on every rank. Where one "
+        "rank alone has the name, the others end, and that rank waits for them."
+    ),
     find=_find,
 )

@@ -16,6 +16,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         or not (program.opens_group or program.ddp_steps or program.uses_horovod or program.uses_accelerate)
     ):
         return
+    yield from _find_lost(program)
     if program.mentions(
         "zero_grad", "zero_grads?\\w*", "clear_grad\\w*", "autograd\\.grad", "functional_call", "grad_fn"
     ):
@@ -40,6 +41,31 @@ def _find(program: Program) -> Iterator[Mistake]:
                 f"{name}.zero_grad()",
                 place=behind(program, call),
             )
+
+
+def _find_lost(program: Program) -> Iterator[Mistake]:
+    """`backward(); zero_grad(); step()` in one block."""
+    for step in program.methods.get("zero_grad", []):
+        statement = program.names.statement_of(step.node)
+        outer = program.names.parents.get(statement) if statement is not None else None
+        block = getattr(outer, "body", None)
+        if statement is None or not isinstance(block, list) or statement not in block:
+            continue
+        place = block.index(statement)
+        before, after = (block[place - 1] if place else None), (block[place + 1 : place + 2] or [None])[0]
+        if _calls(before, "backward") and step.receiver is not None:
+            if _calls(after, "step") and ast.unparse(step.receiver) in ast.unparse(after):
+                yield Mistake(
+                    step.node,
+                    "zero_grad stands between backward and step: each step has gradients of zero",
+                    "",
+                    advice="call zero_grad before the backward pass, or after the step",
+                )
+
+
+def _calls(statement: ast.AST | None, method: str) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and getattr(call.func, "attr", "") == method
 
 
 def _clears_by_hand(program: Program) -> bool:
