@@ -84,17 +84,14 @@ def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[in
 def _fitting(pid: int, jobs: Sequence[FoundJob], processes: Mapping[int, Process]) -> list[FoundJob]:
     """The jobs that a process belongs to, or has started.
 
-    To that of a server belongs all that it started but other scripts: a sweep starts one job after another.
+    To that of a server belongs what it started that has no job and no script of its own, as a sweep's trials have.
     """
     named = processes.get(pid)
     above = {*named.ancestors} if named else set()
     scripts = {word for word in named.words if word.endswith(".py")} if named else set()
-    return [
-        job
-        for job in jobs
-        if pid in job.pids
-        or _is_above(pid, job, processes)
-        or any(one.pid in above and scripts <= {*one.words} for one in job.servers)
+    own = [job for job in jobs if pid in job.pids or _is_above(pid, job, processes)]
+    return own or [
+        job for job in jobs if any(one.pid in above and scripts <= {*one.words} for one in job.servers)
     ]
 
 
