@@ -37,8 +37,6 @@ _GPU_NODE = re.compile(r"/dev/(nvidia.*\d|kfd|dri/renderD\d+)$")
 _DRIVER = re.compile(r"/(lib(?:cuda|amdhip64|hsa-runtime64)\.so[.\d]*)$", re.MULTILINE)
 # A rank in one of these waits for others, and its children are not why.
 _NOT_FOR_CHILDREN = ("/torch/distributed/", "_engine_run_backward")
-# A program may be what trains, as below `accelerate launch`: two of its stacks show whether it goes on.
-_PROGRAMS = "/subprocess.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +124,8 @@ def _look_at_rank(
     files = [frame.file + frame.function for frame in main.frames] if main else []
     if not any(mark in file for mark in _NOT_FOR_CHILDREN for file in files):
         deep.add(process.pid)
-    is_read = is_last or any(_PROGRAMS in file for file in files[:3])
     for child in descendants:
-        seen = _look(child, started, with_stacks=is_read and child.python and process.pid in deep)
+        seen = _look(child, started, with_stacks=is_last and child.python and process.pid in deep)
         emit(("look", child.pid, process.pid, number, encode(seen)))
         kept.setdefault(child.pid, set()).update(_lines_of(seen))
 
