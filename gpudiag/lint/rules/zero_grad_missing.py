@@ -53,8 +53,13 @@ def _find_lost(program: Program) -> Iterator[Mistake]:
             continue
         place = block.index(statement)
         before, after = (block[place - 1] if place else None), (block[place + 1 : place + 2] or [None])[0]
-        steps = _calls(before, "backward") and _calls(after, "step") and step.receiver is not None
-        if steps and after is not None and ast.unparse(step.receiver) in ast.unparse(after):
+        steps = _calls(before, "backward") and _calls(after, "step")
+        if (
+            steps
+            and after is not None
+            and step.receiver is not None
+            and ast.unparse(step.receiver) in ast.unparse(after)
+        ):
             yield Mistake(
                 step.node,
                 "zero_grad stands between backward and step: each step has gradients of zero",
