@@ -52,10 +52,12 @@ def _find(program: Program) -> Iterator[tuple[str, Step]]:
         ):
             yield short, step
         elif (
-            isinstance(step.node.func, ast.Attribute) and step.node.func.attr in known.ACCELERATE_COLLECTIVES
-        ) and "accelerator" in program.values.kinds(step.node.func.value):
-            yield step.node.func.attr, step
-        elif isinstance(step.node.func, ast.Attribute) and _is_of_all(program, step.node.func):
+            (
+                isinstance(step.node.func, ast.Attribute)
+                and step.node.func.attr in known.ACCELERATE_COLLECTIVES
+            )
+            and "accelerator" in program.values.kinds(step.node.func.value)
+        ) or (isinstance(step.node.func, ast.Attribute) and _is_of_all(program, step.node.func)):
             yield step.node.func.attr, step
         elif program.owner == "Lightning":
             called = _of_lightning(program, step.node)
@@ -70,19 +72,14 @@ def _is_of_all(program: Program, method: ast.Attribute) -> bool:
     )
     if package is None or not isinstance(method.value, ast.Name | ast.Attribute):
         return False
-    made = [binding.value for binding in program.values.reaching(method.value)]
-    made = [
-        m.func.value
-        if isinstance(m, ast.Call) and isinstance(m.func, ast.Attribute) and m.func.attr in ("to", "cuda")
-        else m
-        for m in made
-    ]
-    made = [getattr(m, "func", None) for m in made]
-    names = [program.names.qualify(func) or "" for func in made if isinstance(func, ast.expr)]
-    return len(made) == 1 and any(
-        name.startswith(package) and (package == "torchmetrics." or name.endswith("Trainer"))
-        for name in names
-    )
+    bindings = program.values.reaching(method.value)
+    made = bindings[0].value if len(bindings) == 1 else None
+    if isinstance(made, ast.Call) and getattr(made.func, "attr", "") in ("to", "cuda"):
+        made = getattr(made.func, "value", None)
+    if not isinstance(made, ast.Call) or keyword(made, "sync_on_compute") or keyword(made, "process_group"):
+        return False
+    name = program.names.qualify(made.func) or ""
+    return name.startswith(package) and (package == "torchmetrics." or name.endswith("Trainer"))
 
 
 def _of_lightning(program: Program, call: ast.Call) -> str | None:

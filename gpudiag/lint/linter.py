@@ -39,6 +39,7 @@ _SUBJECTS = (
     "nvml",
     "spawn",
     "local_rank",
+    "process_zero",
     "local-rank",
     "DDP",
     "fully_shard",

@@ -76,6 +76,9 @@ def _other_ways(program: Program, step: Step) -> Iterator[tuple[ast.AST, list[as
                     r"RuntimeError|OutOfMemory|\bException|ValueError", ast.unparse(handler.type or handler)
                 ):
                     yield handler, handler.body
+                    for part in handler.body:
+                        if isinstance(part, ast.If) and isinstance(part.body[-1], ast.Continue | ast.Return):
+                            yield part, part.body
 
 
 def _asks_for_numbers(program: Program, test: ast.expr) -> bool:

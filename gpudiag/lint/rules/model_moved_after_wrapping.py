@@ -9,7 +9,6 @@ from gpudiag.lint.program import Mistake, Program, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import root_name
 
-
 _LAYERS = re.compile(
     r"(?:Linear|Conv[123]d|Embedding|LayerNorm|BatchNorm[123]d|Sequential|Parameter|LSTM|GRU)"
 )

@@ -32,6 +32,7 @@ _KNOWN = frozenset(
 def _find(program: Program) -> Iterator[Mistake]:
     if program.names.stars or program.mentions("exec", "globals", "locals", "vars") or not _is_whole(program):
         return
+    yield from _find_on_one_rank(program)
     if not (
         program.opens_group
         or program.ddp_steps
@@ -39,7 +40,6 @@ def _find(program: Program) -> Iterator[Mistake]:
         or program.calls("torch.nn.DataParallel")
     ):
         return
-    yield from _find_on_one_rank(program)
     reported = set()
     for node, what in _uses(program):
         if (

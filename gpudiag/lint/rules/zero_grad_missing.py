@@ -53,14 +53,19 @@ def _find_lost(program: Program) -> Iterator[Mistake]:
             continue
         place = block.index(statement)
         before, after = (block[place - 1] if place else None), (block[place + 1 : place + 2] or [None])[0]
-        if _calls(before, "backward") and step.receiver is not None:
-            if _calls(after, "step") and ast.unparse(step.receiver) in ast.unparse(after):
-                yield Mistake(
-                    step.node,
-                    "zero_grad stands between backward and step: each step has gradients of zero",
-                    "",
-                    advice="call zero_grad before the backward pass, or after the step",
-                )
+        steps = _calls(before, "backward") and _calls(after, "step")
+        if (
+            steps
+            and after is not None
+            and step.receiver is not None
+            and ast.unparse(step.receiver) in ast.unparse(after)
+        ):
+            yield Mistake(
+                step.node,
+                "zero_grad stands between backward and step: each step has gradients of zero",
+                "",
+                advice="call zero_grad before the backward pass, or after the step",
+            )
 
 
 def _calls(statement: ast.AST | None, method: str) -> bool:
