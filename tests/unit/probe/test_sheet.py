@@ -18,7 +18,8 @@ def test_the_words_for_reasons_are_those_of_the_model():
         sheet.RESET_REQUIRED,
         sheet.TIMED_OUT, sheet.ERROR,
     }  # fmt: skip
-    of_the_parent = {MissingReason.NOT_ASKED, MissingReason.ATTACHING}  # it asked, and knows how long ago
+    # It asked, and knows how long ago and who uses the GPU.
+    of_the_parent = {MissingReason.NOT_ASKED, MissingReason.ATTACHING, MissingReason.IN_USE}
     assert words == {reason.value for reason in MissingReason if reason not in of_the_parent}
 
 
