@@ -26,9 +26,8 @@ _KINDS = {
     "half-open": (_HEAD, b""),
     "never-reading": (b"", b""),
 }
-_MOST_BYTES_A_SECOND = (
-    64 * 1024 * 1024
-)  # of all together: it is the service that is measured, not this process
+# Of all together: it is the service that is measured, not this process.
+_MOST_BYTES_A_SECOND = 64 * 1024 * 1024
 
 _NUMBERS = itertools.cycle(range(6000))  # each asks for another day: none is made for two
 

@@ -40,9 +40,8 @@ def launch_all(
         words = machines[rank].command(*command) if launcher == "srun" else tuple(command)
         _script(folder, rank).write_text(_script_of(rank, variables, words, folder))
     with ExitStack() as stack:
-        place = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="launch"))
-        )  # no blanks in its name
+        # No blanks in its name.
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="launch")))
         if launcher == "srun":
             cluster = stack.enter_context(slurm_cluster(place, nodes=4))
             spread = ("--nodes=4", "--ntasks-per-node=1", "--overcommit")

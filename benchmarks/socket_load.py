@@ -47,10 +47,11 @@ def receive(connection: socket.socket) -> tuple[bytes, float]:
             return data, seconds + nanoseconds / 1e9
     if not data:
         raise SystemExit("the service has closed a connection")
+    # The kernel has joined segments and lost the stamp: read now is no earlier than arrived.
     return (
         data,
         time.time(),
-    )  # the kernel has joined segments and lost the stamp: read now is no earlier than arrived
+    )
 
 
 def measure_stream(host: str, port: int, clients: int, seconds: float) -> dict[str, object]:

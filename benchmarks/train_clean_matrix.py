@@ -58,9 +58,8 @@ class Run:
     message: str  # of the first finding
     checkpoint: bool | None  # None where none was tried
     checkpoint_error: float | None
-    gradient_share: (
-        float | None
-    )  # of the limit that the largest error of a gradient came to, first step or last
+    # Of the limit that the largest error of a gradient came to, first step or last.
+    gradient_share: float | None
     seconds: float
 
 

@@ -25,9 +25,8 @@ def wants_openmetrics(accept: str | None) -> bool:
 def accepts_gzip(accept_encoding: str | None) -> bool:
     """Whether gzip is among the content codings that a client takes: named, or by `*`, and not with a weight of 0."""
     weights = {kind: _quality(parameters.get("q", "1")) for kind, parameters in _ranges(accept_encoding)}
-    named = [
-        weights[name] for name in ("gzip", "x-gzip") if name in weights
-    ]  # both are one (RFC 9110, 8.4.1.3)
+    # Both are one (RFC 9110, 8.4.1.3).
+    named = [weights[name] for name in ("gzip", "x-gzip") if name in weights]
     return max(named) > 0 if named else weights.get("*", 0.0) > 0
 
 

@@ -20,6 +20,7 @@ _LIVE = '<script type="application/json" id="gpudiag-live">null</script>'
 _FINDINGS = '<script type="application/json" id="gpudiag-findings">null</script>'
 _SESSION = '<script type="application/json" id="gpudiag-session">null</script>'
 _INDEX, _HUB_INDEX = "index.html", "hub.html"
+# Of what is built; the system's list of all types is another half MiB.
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -30,7 +31,7 @@ _MEDIA_TYPES = {
     ".png": "image/png",
     ".ico": "image/vnd.microsoft.icon",
     ".woff2": "font/woff2",
-}  # of what is built; the system's list of all types is another half MiB
+}
 _FIRST_SECONDS = 1.5  # a page with numbers a moment later is better than one without
 _ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>gpudiag</title>
 <p>This installation has no page: it was built without one. The numbers are at

@@ -53,9 +53,8 @@ class JsonLines(logging.Formatter):
         line |= {name: value for name in _FIELDS if (value := getattr(record, name, None)) is not None}
         if record.exc_info:
             line["traceback"] = mask_text(self.formatException(record.exc_info))
-        return json.dumps(
-            line
-        )  # in ASCII: what a client sends must not steer the terminal that shows the log
+        # In ASCII: what a client sends must not steer the terminal that shows the log.
+        return json.dumps(line)
 
 
 class ShortLines(logging.Formatter):

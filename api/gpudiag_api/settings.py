@@ -45,13 +45,14 @@ class Settings:
     store: str | None = None
     tls: bool = False
     max_streams: int = 1000
+    # Of runs, as far as the command line has them.
     kinds: tuple[str, ...] = (
         "preflight",
         "nccl-test",
         "bandwidth",
         "train",
         "hang",
-    )  # of runs, as far as the command line has them
+    )
     interpreters: Mapping[str, str] = field(default_factory=dict)  # that runs may name, and their paths
     hub: "Sources | None" = None  # the machines of a hub, which has no GPUs of its own
     hub_tls: ssl.SSLContext | None = None  # by which their certificates are verified

@@ -18,9 +18,8 @@ WHEN = 2  # the step, where it is one of several
 _LEAST_ELEMENTS = 8  # of gradients; what is shorter is a norm or a flag
 Bucket = Any
 Hook = Callable[[Bucket], Future[torch.Tensor]]
-Act = Callable[
-    [Any, int, Callable[[], Any]], Any
-]  # of an optimizer, the number of the step, and the step itself
+# Of an optimizer, the number of the step, and the step itself.
+Act = Callable[[Any, int, Callable[[], Any]], Any]
 
 
 def plant(name: str) -> None:

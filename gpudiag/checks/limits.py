@@ -30,9 +30,8 @@ LEFTOVER_OLD_DRIVER_BYTES = 1536 * MIB
 # Of a GPU that a job is to use. Our choice: idle GPUs in the captures have all of it free, and what a context
 # takes of a GPU of 16 GB and more (0.3 to 0.6 GiB) is less than a twentieth.
 LEAST_FREE_MEMORY_SHARE = 0.90
-CONTEXT_BYTES = (
-    640 * MIB
-)  # of a CUDA context with torch's kernels: 621 MiB on an H100 and an H200 (driver 580.159.04)
+# Of a CUDA context with torch's kernels: 621 MiB on an H100 and an H200 (driver 580.159.04).
+CONTEXT_BYTES = 640 * MIB
 DEAD_PROCESS_SECONDS = 300.0  # facebookresearch/gcm, check of zombie processes
 
 # Load: what counts as working, for readings that mean nothing on an idle GPU

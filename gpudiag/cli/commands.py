@@ -126,9 +126,10 @@ class LazyGroup(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what holds for all commands, and where the documentation is."""
+        # Reads the distribution's metadata: for help alone.
         from gpudiag.cli.documentation import (
             documentation,
-        )  # reads the distribution's metadata: for help alone
+        )
 
         super().format_epilog(ctx, formatter)
         with formatter.indentation():

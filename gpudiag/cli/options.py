@@ -84,10 +84,11 @@ def deadline_option(
     default_seconds: float | None, more: str = "", *, default: str = ""
 ) -> Callable[[_Command], _Command]:
     """`--deadline SECONDS`: the longest wait; `more`: what the command adds, `default`: if not given."""
+    # `gpudiag --help` loads no model.
     from gpudiag.model.option import (
         MAX_DEADLINE_SECONDS,
         MIN_DEADLINE_SECONDS,
-    )  # `gpudiag --help` loads no model
+    )
 
     return click.option(
         "--deadline",

@@ -9,10 +9,11 @@ import sys
 from typing import TextIO
 
 _ESCAPING = "gpudiag.escaping"
+# Python's own: a letter that the terminal's encoding lacks is an exception.
 _FAILING = (
     "strict",
     "surrogateescape",
-)  # Python's own: a letter that the terminal's encoding lacks is an exception
+)
 
 
 class PrintableStream(io.TextIOWrapper):

@@ -152,9 +152,8 @@ class MixedRounds:
             most = -(-len(nodes) // 2) if half else len(nodes)
             del nodes[max(0, min(MOST_CROSSING, most) - crossing[home]) :]
         while len(open_homes := [home for home, nodes in ready.items() if nodes]) > 1:
-            one = min(
-                open_homes, key=lambda home: len(ready[home])
-            )  # small ones choose: others would miss them
+            # Small ones choose: others would miss them.
+            one = min(open_homes, key=lambda home: len(ready[home]))
             other = min(
                 (home for home in open_homes if home != one),
                 key=lambda home: (self._homes_met[sorted_names(one, home)], -len(ready[home])),

@@ -22,9 +22,8 @@ _FEW = 0.34  # of all ranks: more than that are not named as the odd ones
 _SAME_SIZE = frozenset(
     ("ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 )
-_BETWEEN_TWO = frozenset(
-    ("SEND", "RECV", "COALESCED", "UNKNOWN")
-)  # whose numbers count by pair, or mean nothing
+# Whose numbers count by pair, or mean nothing.
+_BETWEEN_TWO = frozenset(("SEND", "RECV", "COALESCED", "UNKNOWN"))
 _COLLECTIVE = re.compile(r"OpType=(\w+)")
 
 

@@ -69,9 +69,8 @@ class _Index:
     raised: frozenset[bytes]
     errors: frozenset[bytes]
     doubts: frozenset[bytes]
-    of_ranks: dict[
-        bytes | None, tuple[bytes, ...]
-    ]  # words of such lines; those without four letters under None
+    # Words of such lines; those without four letters under None.
+    of_ranks: dict[bytes | None, tuple[bytes, ...]]
     progress: frozenset[bytes]
     order: dict[bytes, int]  # of the stems, as their failures are declared
     keys: frozenset[bytes]  # all of them

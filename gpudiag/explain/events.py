@@ -17,9 +17,8 @@ from gpudiag.reference.failures import ANY_CAUSE, Origin, failures
 SKEW = timedelta(seconds=5)  # by which the clocks of two hosts may differ
 _OUTLIVED = timedelta(seconds=30)
 _BEFORE_THE_JOB = timedelta(minutes=5)
-_AROUND = timedelta(
-    minutes=2
-)  # of the job's first failure, within which a fault in another time zone must be
+# Of the job's first failure, within which a fault in another time zone must be.
+_AROUND = timedelta(minutes=2)
 _ZONE_STEP = timedelta(minutes=30)  # the zones of nearly everybody differ by whole or half hours
 _MOST_STEPS = 28
 _ANY_DAY, ANY_YEAR = 1903, 1904  # years of times that name none

@@ -156,15 +156,15 @@ def _reach(event: Event, found: list[Group]) -> timedelta:
 def _weight(group: Group, found: list[Group]) -> tuple[object, ...]:
     event = group.first
     is_own_end = event.standing is Standing.ENDED and event.quality == 0 and event.code != ABORT
-    standing = (
-        Standing.CAUSE if is_own_end else event.standing
-    )  # a process that aborts logs the reason before
+    # A process that aborts logs the reason before.
+    standing = Standing.CAUSE if is_own_end else event.standing
     late = event.standing is Standing.LINK and len(found) > 1
     follows = failures()[event.topic].follows if event.topic in failures() else ()
     others = {other.first.topic for other in found if other is not group}
+    # Ctrl-C is what a scheduler's own signal looks like from within.
     is_echo = any(topic in others for topic in follows) or (
         ANY_CAUSE in follows and bool(others - {"launch.interrupted"})
-    )  # Ctrl-C is what a scheduler's own signal looks like from within
+    )
     several = len({other.first.log_number for other in found}) > 1
     quality = event.quality if several or event.quality > 1 else min(event.quality, 1)
     # In one log, where not all have a time, the order of its lines counts.

@@ -231,9 +231,8 @@ def _watchdog_caught(facts: RankFacts, line: LogLine, match: Match) -> None:
     found.elements = int(match[4]) if match[4] else -1
     if match[5] and ("ALLGATHER" in match[3] or "REDUCE_SCATTER" in match[3]):
         small, large = sorted((int(match[4]), int(match[5])))
-        facts.world_size = max(
-            facts.world_size, large // max(small, 1)
-        )  # each rank has one part of the larger
+        # Each rank has one part of the larger.
+        facts.world_size = max(facts.world_size, large // max(small, 1))
 
 
 _OF_GROUP = r"(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>\S+?))? )?[Rr]ank (?P<rank>\d+)\]"

@@ -50,6 +50,7 @@ _OTHER_PREFIX = re.compile(
     )[:|\ -]?\ ?""",
     re.VERBOSE,
 )
+# The last word is the year for times without one: a leap year; and 1903 for a time of the day alone.
 _TIMES = (
     (re.compile(r"(\d{4}[-/]\d\d[-/]\d\d)[T_ ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"), "%Y-%m-%d %H:%M:%S", ""),
     (re.compile(r"\b[IWEF](\d{3,4}) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?"), "%Y %m%d %H:%M:%S", "1904 "),
@@ -59,17 +60,18 @@ _TIMES = (
         "",
     ),
     (re.compile(r"\b([A-Z][a-z]{2} +\d{1,2}) (\d\d:\d\d:\d\d)()"), "%Y %b %d %H:%M:%S", "1904 "),
+    # vLLM
     (
         re.compile(r"(?:^|[\s)\]])(\d\d-\d\d) (\d\d:\d\d:\d\d)()(?=[\s\]|,]|$)"),
         "%Y %m-%d %H:%M:%S",
         "1904 ",
-    ),  # vLLM
+    ),
     (
         re.compile(r"(?:^|[\s\[])()(\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?(?=[\s\]|,]|$)"),
         "%Y %m%d %H:%M:%S",
         "1903 0101",
     ),
-)  # the last word is the year for times without one: a leap year; and 1903 for a time of the day alone
+)
 _TIME_WITHIN = 120  # characters from the beginning
 # NCCL, and UCX in brackets.
 _NCCL_SPEAKER = re.compile(
@@ -95,9 +97,8 @@ _FIELD_LEVEL = re.compile(r"\b\"?(?:level|levelname|severity|lvl)\"?\s*[:=]\s*\"
 _LEVEL_WITHIN = 160
 
 HEADER = "Traceback (most recent call last)"
-_OF_RANK = re.compile(
-    r"\): \(RANK (\d+)\)"
-)  # torch.distributed.checkpoint: whose traceback another rank prints
+# torch.distributed.checkpoint: whose traceback another rank prints.
+_OF_RANK = re.compile(r"\): \(RANK (\d+)\)")
 _MAX_LINES = 400  # of one traceback
 _GROUP_EDGE = re.compile(r"^\s*[|+] ?(?!-)")
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gpudiag.checks.gpu.xid_faults import outcome_of
 from gpudiag.explain.classifier import Candidates, Classifier, LineKind, remember, shape_of
+from gpudiag.explain.kernel_roles import explain_event
 from gpudiag.explain.launcher_lines import LAUNCHER_MARK, read_launcher_line
 from gpudiag.explain.lines import (
     HEADER,
@@ -26,16 +26,14 @@ from gpudiag.explain.lines import (
     read_time,
 )
 from gpudiag.explain.rank_facts import RankFacts
-from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
+from gpudiag.explain.topics import explain_failure, explain_xid
 from gpudiag.explain.unknown_lines import UnknownLines
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
-from gpudiag.model.finding import Outcome
 from gpudiag.model.job_state import FlightRecord
-from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.probe.kernel_log.lines import parse_kernel_line
 from gpudiag.reference.failures import Failure
-from gpudiag.reference.xid import SXidClass, XidKind, sxids, xids
+from gpudiag.reference.xid import XidKind, xids
 
 CUT = "a traceback without its end"
 WENT_ON = 3  # lines of progress after a failure show that the run outlived it
@@ -83,12 +81,13 @@ _RANK_MARK = re.compile(
 _RANK_MARK_WITHIN = 100
 _MAX_BEFORE = 60  # lines that are searched backwards for a time
 _MAX_SEARCHES = 3000
+# Their report on a rank explains no exception of its own.
 _LAUNCHERS = (
     "torchrun.",
     "launch.",
     "rank.",
     "slurm.",
-)  # their report on a rank explains no exception of its own
+)
 _OF_NVIDIA = ("cuda.", "cublas.", "cudnn.", "nvlink.", "gpu.")
 # Frames of what speaks to other processes, or waits for them.
 _PEERS = re.compile(
@@ -534,7 +533,7 @@ class _Reader:
 
     def _add_kernel_line(self, line: LogLine) -> bool:
         event = parse_kernel_line(line.whole, NOT_ASKED)
-        explained = None if event is None else _explain_event(event)
+        explained = None if event is None else explain_event(event)
         if explained is None:
             return False
         explanation, role = explained
@@ -571,30 +570,3 @@ def _raised(traceback: Traceback) -> Raised:
         is_of_peers=not traceback.frames or any(_PEERS.search(frame) for frame in traceback.frames),
         quote=traceback.last_words if traceback.text == CUT else "",
     )
-
-
-def _explain_event(event: KernelEvent) -> tuple[Explanation, Role] | None:
-    if event.xid_code is not None:
-        return explain_xid(event.xid_code), _xid_role(event, event.xid_code)
-    if event.sxid_code is not None:
-        return explain_sxid(event.sxid_code), _sxid_role(event.sxid_code)
-    return None
-
-
-def _xid_role(event: KernelEvent, code: int) -> Role:
-    xid = xids().get(code)
-    if xid is None:
-        return Role.CAUSE
-    if xid.kind in (XidKind.SYMPATHETIC, XidKind.INFORMATIONAL):
-        return Role.SYMPTOM
-    outcome = outcome_of(event)
-    if outcome is Outcome.PASS and xid.kind is XidKind.HARDWARE:
-        return Role.SYMPTOM  # an NVLink 5 error that the driver calls nonfatal
-    return Role.HARDWARE if outcome is Outcome.FAIL else Role.CAUSE
-
-
-def _sxid_role(code: int) -> Role:
-    sxid = sxids().get(code)
-    if sxid is None or sxid.sxid_class is SXidClass.DISTURBING:
-        return Role.CAUSE
-    return Role.SYMPTOM if sxid.sxid_class is SXidClass.NOTE else Role.HARDWARE

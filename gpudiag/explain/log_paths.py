@@ -53,13 +53,11 @@ def parse_log_path(name: str, shared: int = 0) -> LogPath:
     attempt = next((place for place, part in enumerate(parts) if _ATTEMPT.match(part)), None)
     rank = local = node = None
     host = pod = ""
-    of_names = (
-        parts if attempt is None else (*parts[: max(attempt - 1, 0)], "")
-    )  # a run's own folder has no host's name
+    # A run's own folder has no host's name.
+    of_names = parts if attempt is None else (*parts[: max(attempt - 1, 0)], "")
     own = PurePath(name[shared:]).parts
-    nearest = (
-        -5 if attempt is None else max(attempt - 3, 0)
-    )  # NODE/torchelastic_x/RUN_y/attempt_0/0/stderr.log
+    # NODE/torchelastic_x/RUN_y/attempt_0/0/stderr.log.
+    nearest = -5 if attempt is None else max(attempt - 3, 0)
     for part in reversed(parts[nearest:]):
         local = _first(local, _LOCAL_RANK, part)
         rank = _first(rank, _RANK, _OTHER_RANK.sub("", part))

@@ -70,25 +70,20 @@ class RankFacts:
     watchdogs: dict[tuple[int, str], Watchdog] = field(default_factory=dict)
     hosts: dict[int, str] = field(default_factory=dict)  # of ranks
     ranks_of_pids: dict[tuple[str, int], int] = field(default_factory=dict)  # by host (may be empty) and pid
-    ranks_of_local: dict[tuple[str, int], int] = field(
-        default_factory=dict
-    )  # by host (may be empty) and local rank
-    bus_ids: dict[tuple[str, str], int] = field(
-        default_factory=dict
-    )  # ranks by host and the bus id as NCCL writes it
+    # By host (may be empty) and local rank.
+    ranks_of_local: dict[tuple[str, int], int] = field(default_factory=dict)
+    # Ranks by host and the bus id as NCCL writes it.
+    bus_ids: dict[tuple[str, str], int] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)  # hosts
-    peers: list[tuple[int, Speaker, str, int]] = field(
-        default_factory=list
-    )  # line, who, the peer's address, status
+    # Line, who, the peer's address, status.
+    peers: list[tuple[int, Speaker, str, int]] = field(default_factory=list)
     lost: list[tuple[int, Speaker, str]] = field(default_factory=list)  # line, who, the other end that closed
     fingerprints: list[tuple[int, int, str]] = field(default_factory=list)  # line, rank, what it runs
-    overflows: list[tuple[int, int, int]] = field(
-        default_factory=list
-    )  # line, bytes that came, bytes asked for
+    # Line, bytes that came, bytes asked for.
+    overflows: list[tuple[int, int, int]] = field(default_factory=list)
     saved: dict[str, tuple[int, Speaker]] = field(default_factory=dict)  # files that someone wrote: line, who
-    killed_pids: list[tuple[int, str, int, datetime | None, str]] = field(
-        default_factory=list
-    )  # line, host, pid, when, how
+    # Line, host, pid, when, how.
+    killed_pids: list[tuple[int, str, int, datetime | None, str]] = field(default_factory=list)
     stopped_pids: set[int] = field(default_factory=set)  # that an agent ended
     pod_hosts: dict[str, str] = field(default_factory=dict)
     restarts: list[int] = field(default_factory=list)  # lines at which a launcher starts its ranks once more

@@ -24,9 +24,10 @@ from gpudiag.probe.job.flight_recorder import looks_like_dump
 from gpudiag.reference.cuda_errors import find_cuda_error
 from gpudiag.reference.failures import failures
 
+# A number alone is an Xid's.
 _NUMBERED_TOPIC = re.compile(
     r"(?:(?P<kind>s?xid|cuda)(?: error)?[ -]?)?(?P<number>\d{1,6})", re.IGNORECASE | re.ASCII
-)  # a number alone is an Xid's
+)
 _NUMBERED = {"xid": explain_xid, "sxid": explain_sxid, "cuda": explain_cuda_error}
 _WORDS = {"xid": "Xid", "sxid": "SXid", "cuda": "CUDA error"}
 _EXAMPLES = {"xid": 79, "sxid": 20034, "cuda": 802}

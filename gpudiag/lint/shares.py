@@ -55,9 +55,8 @@ def _start(work: Callable[[_Item], _Made], share: Sequence[_Item]) -> tuple[int,
 def _work(work: Callable[[_Item], _Made], share: Sequence[_Item], pipe: int) -> NoReturn:
     status = 1
     try:
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # a terminal sends it to all; the first process ends the others
+        # A terminal sends it to all; the first process ends the others.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         with os.fdopen(pipe, "wb") as answer:

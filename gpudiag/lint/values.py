@@ -445,9 +445,8 @@ class Values(Flow):
                 else frozenset({Value("int", node)})
             )
         if isinstance(node.func, ast.Name) and node.func.id == "range" and path[:1] == (EACH,):
-            return frozenset(
-                {Value("loop_number", node)}
-            )  # of no single rank: each process counts through all of them
+            # Of no single rank: each process counts through all of them.
+            return frozenset({Value("loop_number", node)})
         if (
             isinstance(node.func, ast.Name)
             and node.func.id == "zip"

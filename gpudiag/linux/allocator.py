@@ -8,9 +8,8 @@ import ctypes
 from contextlib import suppress
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
-_LARGE_BYTES = (
-    64 * 1024
-)  # a message of the sampler is larger: it gets pages of its own, which go back to the kernel
+# A message of the sampler is larger: it gets pages of its own, which go back to the kernel.
+_LARGE_BYTES = 64 * 1024
 
 
 def keep_little_memory() -> None:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from gpudiag.linux.proc import read_text
 
+# TCP_ESTABLISHED, SYN_SENT, LISTEN of include/net/tcp_states.h.
 ESTABLISHED, CONNECTING, LISTENING = (
     "01",
     "02",
     "0A",
-)  # TCP_ESTABLISHED, SYN_SENT, LISTEN of include/net/tcp_states.h
+)
 _LOCAL, _REMOTE, _STATE, _INODE = 1, 2, 3, 9
 
 Address = tuple[str, int]  # and port

@@ -73,9 +73,8 @@ class Stall:
     limit_seconds: float
     reported: bool  # as a fault: not explained by work that was seen to move
     ended: bool  # the job went on by itself
-    over: (
-        datetime | None
-    )  # when something moved again; soon before a failure or after a signal, that is no going on
+    # When something moved again; soon before a failure or after a signal, that is no going on.
+    over: datetime | None
     look: JobVerdict | None  # None where the stacks could not be read
     unseen: str = ""  # why they could not
 

@@ -41,9 +41,8 @@ class GradientParts:
     """
 
     tensors: tuple[str, ...]
-    shares: tuple[
-        float, ...
-    ]  # of the gradient of each rank's own samples, by rank: one over their number each if right
+    # Of the gradient of each rank's own samples, by rank: one over their number each if right.
+    shares: tuple[float, ...]
     rest: float | None  # what those shares leave unexplained
     step_before: float | None  # against the gradient that the step before should have had
     accumulated: float | None  # against this gradient and the one found in the step before together

@@ -316,9 +316,8 @@ def _run_forked(parent: int, write_end: int, entry: str, arguments: Sequence[Any
         emit = marshal_writer(write_end)
         try:
             die_with_parent(parent)
-            ctypes.CDLL(None).mallopt(
-                _M_ARENA_MAX, 1
-            )  # each further one takes 64 MB of a limited address space
+            # Each further one takes 64 MB of a limited address space.
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
             _forget_signals()
             drop_standard_files()
             _close_all_but(write_end)

@@ -111,12 +111,13 @@ BRANDS = (
 # nvmlGpuFabricState_t, its summary of health, and the values of its health mask
 FABRIC_STATES = (None, "not_started", "in_progress", "completed")
 FABRIC_HEALTH = (None, "healthy", "unhealthy", "limited_capacity")
+# By the shift of their bits.
 FABRIC_FAULTS = {
     "degraded_bw": 0,
     "route_recovery": 2,
     "route_unhealthy": 4,
     "access_timeout_recovery": 6,
-}  # by shift
+}
 FABRIC_MISCONFIGURATIONS = (
     None,
     None,

@@ -48,9 +48,8 @@ def _tables(active: ActiveMeasurement, snapshot: Snapshot, style: Style) -> list
     dtypes = list(dict.fromkeys(result.dtype for result in active.compute))
     in_order = sorted(active.compute, key=lambda result: (dtypes.index(result.dtype), result.rank))
     products = [_product(result, snapshot, active) for result in in_order]
-    shown = (
-        len(_PRODUCTS) if any(row[-1] for row in products) else -1
-    )  # a CPU has no readings during a product
+    # A CPU has no readings during a product.
+    shown = len(_PRODUCTS) if any(row[-1] for row in products) else -1
     for columns, rows in ((_COPIES, copies), (_PRODUCTS[:shown], [row[:shown] for row in products])):
         if rows:
             heading, *body = render_table(columns, rows)

@@ -102,9 +102,8 @@ def _name(device: Device) -> str:
 def _unlooked(report: Report, *, explained: bool) -> list[str]:
     """The lines of checks that should have looked and could not; `explained`: a fault above is why."""
     reasons: dict[str, list[str]] = {}
-    shown = (
-        () if gpu_traces(report.snapshot) else (gpu_count.name,)
-    )  # without a trace of a GPU the verdict has it
+    # Without a trace of a GPU the verdict has it.
+    shown = () if gpu_traces(report.snapshot) else (gpu_count.name,)
     for result in report.results:
         if result.outcome is Outcome.ERROR and not result.findings and result.check not in shown:
             reason = "" if explained else f": {result.reason or 'no reason given'}"

@@ -277,9 +277,8 @@ class NvmlPicture:
         device = whole_device(index, answer["document"], described)
         before = self._devices.get(index)
         if before is not None and isinstance(device.responding, Missing) and _is_nameless(device):
-            device = _silenced(
-                before, device.responding
-            )  # its handle is refused: it is the GPU that had the index
+            # Its handle is refused: it is the GPU that had the index.
+            device = _silenced(before, device.responding)
         self._devices[index] = device
         if index in self._peers and device.responding is True:
             self._devices[index] = replace(device, **self._peers[index])

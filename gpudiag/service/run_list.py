@@ -256,9 +256,8 @@ class RunEntry:
     log: bytes = b""
     events: tuple[NumberedEvent, ...] = ()
     flags: tuple[str, ...] = ()  # of the command, beside those of the plan
-    ends_as: RunState = (
-        RunState.CANCELLED
-    )  # once it has been asked to end; FAILED where it passed its deadline
+    # Once it has been asked to end; FAILED where it passed its deadline.
+    ends_as: RunState = RunState.CANCELLED
 
     @property
     def has_ended(self) -> bool:

@@ -50,9 +50,10 @@ def finding_table(
 def _joined(findings: Sequence[Finding]) -> tuple[JoinedFinding, ...]:
     if not findings:
         return ()
+    # With the checks behind it: late, for a quick start.
     from gpudiag.render.joined_findings import (
         join_findings,
-    )  # with the checks behind it: late, for a quick start
+    )
 
     return join_findings(findings)
 

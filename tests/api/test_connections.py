@@ -25,9 +25,8 @@ from tests.api.test_hostile_clients import BLOCK, BODY, ENDLESS, HEAD
 GET = HEAD + b"\r\n"
 POST = b"POST /asked HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n"
 READ_BYTES = 256 * 1024  # what uvloop gives at once
-KEPT_BYTES = (
-    384 * 1024
-)  # of one connection, with Python's objects: 1,000 of them stay under the shipped 512 MiB
+# Of one connection, with Python's objects: 1,000 of them stay under the shipped 512 MiB.
+KEPT_BYTES = 384 * 1024
 SENT_BYTES = 8 * 1024 * 1024
 
 

@@ -104,9 +104,8 @@ def answer_to(service: Served, *parts: bytes) -> bytes:
 
 
 def test_a_head_that_is_too_long_is_told_so(served):
-    told = answer_to(
-        served, HEAD, b"X-Long: " + b"x" * MAX_HEAD_BYTES
-    )  # the last byte read is the one too many
+    # The last byte read is the one too many.
+    told = answer_to(served, HEAD, b"X-Long: " + b"x" * MAX_HEAD_BYTES)
     assert told.startswith(b"HTTP/1.1 431")
     assert b"the head of the request is too long" in told
 

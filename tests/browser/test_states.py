@@ -138,9 +138,8 @@ def test_numbers_that_grow_old_are_called_old(browsing: Browsing, busy_machine: 
         alert = watched.page.locator(".banners .notice.fail")
         alert.wait_for(timeout=15_000)
         assert "No news for" in alert.inner_text()
-        assert (
-            watched.page.get_by_role("alert").inner_text() == "These numbers are old."
-        )  # said once, not every second
+        # Said once, not every second.
+        assert watched.page.get_by_role("alert").inner_text() == "These numbers are old."
         assert "gpudiag serve" in alert.inner_text()
         state.silent = False
         alert.wait_for(state="detached", timeout=15_000)
@@ -308,11 +307,12 @@ def test_a_service_that_was_started_anew_offers_only_what_this_page_may_do_there
         watched.page.locator("form.start").wait_for()
         state.session = dict(LOCKED)
         watched.page.get_by_text("A token is needed").wait_for(timeout=20_000)
+        # Another tab's token.
         state.session = {
             "role": "read",
             "actions_allowed": True,
             "token_required": True,
-        }  # another tab's token
+        }
         watched.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         watched.page.locator(".connection.live").wait_for()
         watched.page.locator("form.token").wait_for()

@@ -214,11 +214,12 @@ READERS_OF_CONTENTS = (
     ["serve", "--port", "0", "--hub", "gpu1", "--hub-ca", "@"],
     ["preflight", "--level", "instant", "--expect", "@"],
 )
+# A text may be a script, a log, or lines that NHC does not know either.
 JUDGED = (
     "lint",
     "explain",
     "deploy",
-)  # a text may be a script, a log, or lines that NHC does not know either
+)
 
 
 @pytest.mark.parametrize("argv", READERS_OF_CONTENTS, ids=" ".join)

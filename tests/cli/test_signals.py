@@ -77,10 +77,11 @@ MOMENTS = 12  # of each signal
 SERVE = (("serve", "--port", "0"), "uvicorn.protocols.http.httptools_impl")
 OTHERS = ((("explain", "xid", "79"), "gpudiag.explain.recipe"), (("hang",), "gpudiag.runs.hang"))
 SIGNALS = {
+    # While nothing but loading was done: not a word.
     2: (
         ExitStatus.INTERRUPTED,
         ([], ["gpudiag: interrupted"]),
-    ),  # while nothing but loading was done: not a word
+    ),
     15: (ExitStatus.TERMINATED, (["gpudiag: terminated"],)),
 }
 

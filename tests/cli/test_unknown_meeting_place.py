@@ -19,9 +19,8 @@ def test_processes_that_cannot_find_each_other_are_refused(
 ) -> None:
     for name, value in STARTED_BY[launcher].items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(
-        launch, "share_refusal", lambda *_: False
-    )  # no leader of others is there to report it
+    # No leader of others is there to report it.
+    monkeypatch.setattr(launch, "share_refusal", lambda *_: False)
     try:
         status = main([command])
     except SystemExit as end:

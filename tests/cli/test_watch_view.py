@@ -35,10 +35,11 @@ faults = ["job-hangs"]
 """
 # What Textual asks and switches on at the start, and must have switched off again at the end (xterm, ctlseqs.html).
 ALTERNATE_SCREEN, MOUSE = ("?1049h", "?1049l"), ("?1000h", "?1000l")
+# xdist sets them for its workers; a program believes them more than its terminal.
 _SIZE = (
     "COLUMNS",
     "LINES",
-)  # xdist sets them for its workers; a program believes them more than its terminal
+)
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*?(?:3[0-7]|4[0-7]|38;|48;|9[0-7])[0-9;]*m")
 
 

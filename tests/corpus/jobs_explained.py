@@ -19,9 +19,8 @@ class JobCase:
     kind: str  # the file that it stands in
     name: str
     verdict: str
-    wanted: dict[
-        str, str
-    ]  # rank, host, pod, topic, word, own (the user's own line), later, says, known, nccl
+    # Rank, host, pod, topic, word, own (the user's own line), later, says, known, nccl.
+    wanted: dict[str, str]
     logs: tuple[tuple[str, str], ...]
 
 

@@ -74,9 +74,8 @@ def build_extension(folder: Path) -> Path:
         ]
         _compile(compiler, arguments, Path(work, EXTENSION))
         for name in (*(name for name, _, _ in _UNDER), EXTENSION):
-            os.replace(
-                Path(work, name), target.parent / name
-            )  # who builds at the same time makes the same files
+            # Who builds at the same time makes the same files.
+            os.replace(Path(work, name), target.parent / name)
     return target
 
 

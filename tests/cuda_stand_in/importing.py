@@ -93,9 +93,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         module.cuda, module.__version__ = self._settings.runtime_version, _VERSION
 
     def _complete_cuda(self, module: Any) -> None:
-        note(
-            self._settings, "torch"
-        )  # the command's process looks at torch's version too, and never comes here
+        # The command's process looks at torch's version too, and never comes here.
+        note(self._settings, "torch")
         bindings.add_properties(module)
 
 

@@ -25,9 +25,8 @@ class Settings:
     """The stand-in's machine beside what the simulated NVML says of it."""
 
     library: str
-    torch_document: (
-        str | None
-    )  # the simulated machine's GPUs as CUDA lists them; None for one without a scenario
+    # The simulated machine's GPUs as CUDA lists them; None for one without a scenario.
+    torch_document: str | None
     mig_instances: tuple[Mapping[str, Any], ...]  # all of the machine's; CUDA lists the first
     lock_folder: str
     faults: tuple[GpuFault, ...]

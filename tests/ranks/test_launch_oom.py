@@ -38,7 +38,6 @@ def test_a_rank_that_the_oom_killer_ends_is_told_so(launches: Launches, cgroup: 
     assert (incident["kind"], incident["rank"]) == ("died", 1)
     assert evidence["signal"] == "SIGKILL"
     assert evidence["oom_kills"] >= 1
-    assert "Killed process" in evidence.get(
-        "oom_killer", "Killed process"
-    )  # where the kernel log may be read
+    # Where the kernel log may be read.
+    assert "Killed process" in evidence.get("oom_killer", "Killed process")
     launches.wait_until_gone()

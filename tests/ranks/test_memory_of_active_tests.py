@@ -84,9 +84,8 @@ def test_what_a_full_h200_could_copy_is_not_tested(gpu: Any):
 def test_a_copy_too_short_for_its_start_not_to_count_is_not_tested(gpu: Any):
     bench, wanted = gpu("H100", GIB), 2 * GIB
     memory.require_long_enough(bench, 300e-6, 500 * MIB, wanted)
-    memory.require_long_enough(
-        bench, 100e-6, wanted, wanted
-    )  # as large as it is to be: that is what limits are for
+    # As large as it is to be: that is what limits are for.
+    memory.require_long_enough(bench, 100e-6, wanted, wanted)
     with pytest.raises(
         memory.TooLittleMemoryError, match=r"500 MiB of memory are free, and it needs 1\.2 GiB"
     ):

@@ -28,10 +28,11 @@ from tests.ranks.nccl_test_command import (
 pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(400)]
 
 TORCH = tuple(int(part) for part in version("torch").split(".")[:2])
+# In reduce_scatter, whatever is asked (tools/torches.py runs these tests with such a torch).
 GLOO_ADDS = TORCH < (
     2,
     9,
-)  # in reduce_scatter, whatever is asked (tools/torches.py runs these tests with such a torch)
+)
 SMALL = ("--max-bytes", "64", "--iterations", "4", "--json")
 
 

@@ -84,10 +84,11 @@ _LOOKED_OTHERWISE = {
         "driver.values": " ".join(Device.__dataclass_fields__),
     }.items()
 }
+# Asked of two GPUs, both of which answer.
 PAIRS = (
     "nvmlDeviceGetP2PStatus",
     "nvmlDeviceGetTopologyCommonAncestor",
-)  # asked of two GPUs, both of which answer
+)
 _HEADER = struct.Struct("<8sIIQIIIIQQQQQ")  # gpudiag/simulate/nvml/answers.py
 _FAULT = struct.Struct("<QQIiIIII")
 _FOREVER = 0xFFFFFFFF

@@ -167,9 +167,8 @@ def test_a_listing_judges_as_the_whole_catalogue_does(spec: str):
     look = changed(look_at_machine(spec), (machine(state=not_asked), top(torch=not_asked)))
     rest = [check for check in BUILTIN if check not in MACHINE_CHECKS]
     judged = [one.check for one in run_checks(Context(look), rest) if one.outcome is not Outcome.SKIP]
-    assert (
-        judged == []
-    )  # a listing judges these too: list them in MACHINE_CHECKS of gpudiag/checks/on_machine.py
+    # A listing judges these too: list them in MACHINE_CHECKS of gpudiag/checks/on_machine.py.
+    assert judged == []
     assert set(GPU_CHECKS) <= set(MACHINE_CHECKS) <= set(BUILTIN)
 
 
@@ -180,10 +179,11 @@ def test_what_one_look_can_answer_is_judged_in_a_listing_as_at_the_gate():
     """The bare command, `list` and an instant preflight cannot disagree about what one look shows."""
     instant = [check for check in BUILTIN if check.level is Level.INSTANT and set(check.needs) <= ONE_LOOK]
     left_out = {check.name for check in instant if check not in MACHINE_CHECKS}
+    # Of a job that starts; --expect-driver is the gate's.
     assert left_out == {
         "memory.free",
         "driver.version",
-    }  # of a job that starts; --expect-driver is the gate's
+    }
 
 
 @walk(CASES, name)

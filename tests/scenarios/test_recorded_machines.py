@@ -47,10 +47,11 @@ def test_every_reading_of_the_gpu_is_what_was_recorded(name: str):
     ours, recorded = asked(name)
     (device,), (real,) = ours["devices"], recorded["devices"]
     assert len(real) > 100
+    # Judged since, and not read.
     assert (device.pop("free"), device["missing"].pop("free")) == (
         None,
         "not_asked",
-    )  # judged since, and not read
+    )
     details, real_details = device.pop("missing_detail"), real.pop("missing_detail")
     assert device == real
     assert {key: text for key, text in real_details.items() if details.get(key) != text}.keys() <= DETAIL_ONLY

@@ -26,9 +26,8 @@ Json = Any
 # What the page asks beside the stream, and how often at most it is asked again while nothing is found anew.
 ANSWERS = ("processes", "findings", "topology", "sources", "events", "baselines", "runs", "session")
 AGAIN_SECONDS = 10.0
-_JUDGED = (
-    "checks",
-)  # another with each look, as it has the time that each check took: asked for when findings come
+# Another with each look, as it has the time that each check took: asked for when findings come.
+_JUDGED = ("checks",)
 _EVENTS = ("live", "findings", "event")
 _LIMIT_SECONDS = 60.0  # for an answer: the machine that records may be busy
 _ADDRESS = re.compile(r"gpudiag serve: (http://\S+/)")

@@ -33,14 +33,16 @@ from gpudiag.units import format_rate, format_size
 TO_GPU, FROM_GPU, PEER, LOCAL = "host to GPU", "GPU to host", "GPU to GPU", "within a GPU"
 # Facts of a table that bear on its judgement.
 BY_KERNEL = "by_kernel"  # processors copy, not the copy engines
+# One direction of two, or beside the copies of other GPUs.
 BOTH_WAYS, WITH_OTHERS = (
     "both_ways",
     "with_others",
-)  # one direction of two, or beside the copies of other GPUs
+)
+# Bytes of a copy within a GPU, which are read and written.
 COUNTED_ONCE, COUNTED_TWICE = (
     "counted_once",
     "counted_twice",
-)  # bytes of a copy within a GPU, which are read and written
+)
 WITHOUT_PEER_ACCESS, FASTER_WITHOUT, MULTI_NODE = "without_peer_access", "faster_without", "multi_node"
 # Of host and link: kernels that read host memory, copies both ways, and beside other GPUs reach less
 # (nvbandwidth issue 24: 35 of 63 GB/s on sound H100, H20 and H800; 34 of 63 both ways on an H800).

@@ -32,9 +32,8 @@ def find_late_rank(records: Sequence[FlightRecord], step_seconds: float = 0.0) -
 
     The step, if unknown, is the time between late launches.
     """
-    lates: dict[int, list[tuple[float, float]]] = defaultdict(
-        list
-    )  # by rank: when it launched, how much later than the next to last
+    # By rank: when it launched, how much later than the next to last.
+    lates: dict[int, list[tuple[float, float]]] = defaultdict(list)
     compared = 0
     for launches in _launches(records):
         if len(launches) < 2:

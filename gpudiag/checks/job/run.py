@@ -65,9 +65,8 @@ class RunFacts:
     log: LogVerdict | None = None  # what the job's output shows, where that is a file
     nan_check: bool = False  # torch looked for NaN in what ranks put into collectives
     found_nan: bool = False  # and its output shows that it found some
-    last_calls: Mapping[int, str] = field(
-        default_factory=dict
-    )  # by rank: the collective that its dump ends with, in words
+    # By rank: the collective that its dump ends with, in words.
+    last_calls: Mapping[int, str] = field(default_factory=dict)
 
 
 def without_last_moves(

@@ -20,10 +20,11 @@ _SLEEPS_PER_STEP = 2.5  # own recordings: 0.9 to 2.1 in a real step
 _LATEST_SECONDS = 20.0  # what was before may be imports
 _PARTS = 4
 _STAYS_SHARE = 0.5  # of the spread: a rhythm keeps 0.8 of it, chance a quarter or less for a second and more
+# Own recordings: real rhythms of such length 0.98 and more, multiples up to 0.75.
 _SURE_SECONDS, _SURE_STRENGTH = (
     0.8,
     0.8,
-)  # own recordings: real rhythms of such length 0.98 and more, multiples up to 0.75
+)
 _FILLS_SHARE = 0.7  # of a burst; else the ranks meet often in one part of a longer step
 
 _TOO_SHORT = Missing(

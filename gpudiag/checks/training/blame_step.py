@@ -40,9 +40,8 @@ class WrongStep:
     following: Together
     wrong: tuple[int, ...]
     odd: tuple[int, ...]
-    back_at: Mapping[int, int] = field(
-        default_factory=dict
-    )  # ranks that hold the parameters of an earlier step again
+    # Ranks that hold the parameters of an earlier step again.
+    back_at: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def number(self) -> int:

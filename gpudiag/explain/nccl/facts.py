@@ -90,9 +90,8 @@ class ProcessFacts:
     closed_nic: LogPlace | None = None  # found, and not to be opened
     out_of_band: tuple[NcclInterface, LogPlace] | None = None
     asked_plugins: dict[str, tuple[str, LogPlace]] = field(default_factory=dict)  # by NET, TUNER
-    plugin_reasons: dict[str, tuple[str, LogPlace]] = field(
-        default_factory=dict
-    )  # the loader's message, by NET, TUNER
+    # The loader's message, by NET, TUNER.
+    plugin_reasons: dict[str, tuple[str, LogPlace]] = field(default_factory=dict)
     no_verbs: LogPlace | None = None  # libibverbs is not installed
     failed_plugins: dict[str, tuple[str, LogPlace]] = field(default_factory=dict)
     loaded_plugins: dict[str, str] = field(default_factory=dict)

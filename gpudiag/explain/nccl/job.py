@@ -9,6 +9,7 @@ from gpudiag.explain.nccl.facts import CommunicatorFacts, NcclFacts, ProcessFact
 from gpudiag.model.nccl_log import LogPlace
 from gpudiag.model.number_ranges import count_of, name_ranks
 
+# As nccl-tests names GPUs of SXM boards.
 _WITH_NVSWITCH = (
     "H100 80GB HBM3",
     "H200",
@@ -16,7 +17,7 @@ _WITH_NVSWITCH = (
     "H20",
     "B200",
     "B300",
-)  # as nccl-tests names GPUs of SXM boards
+)
 _MAX_HOSTS = 4
 
 

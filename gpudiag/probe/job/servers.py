@@ -220,9 +220,8 @@ class _Finder:
         ranks = tuple(self._rank(one, numbers.get(one.pid)) for one in workers)
         above_all = [self.processes[pid] for pid in self._find_shared(workers) if pid in self.processes]
         agent = next((one for one in above_all if is_agent(one)), None)
-        servers = (
-            self._find_servers(workers) if agent is None else ()
-        )  # whoever started torchrun gives its ranks no work
+        # Whoever started torchrun gives its ranks no work.
+        servers = self._find_servers(workers) if agent is None else ()
         above = agent or next(iter(servers), None)
         return FoundJob(
             self._launcher_of(workers, above),

@@ -43,9 +43,8 @@ MAX_SHAPES = 20_000  # that are remembered; further ones cost more time
 
 _SILENCE_SECONDS = BURST_SILENCE.total_seconds()
 CODE = re.compile(rb"Xid \(([^)]*)\): (\d+)")
-_ADDRESS_END = re.compile(
-    rb":[0-9a-f]{2}\.[0-7]"
-)  # of 0000:5d:00.0; a literal first character is quick to find
+# Of 0000:5d:00.0; a literal first character is quick to find.
+_ADDRESS_END = re.compile(rb":[0-9a-f]{2}\.[0-7]")
 _ADDRESS_BEGIN = len("0000:5d")
 # The numbers that distinguish what one Xid is about; an SXid is about a link or an engine.
 _LINK = re.compile(rb"[Ll]ink -?\d+(?: \(0x[0-9a-f]{3})?")

@@ -198,9 +198,8 @@ _EXPLAINS = re.compile(
     r"error|exception|warn|fatal|failed|out of memory|terminate called|what\(\)|abort|assert|xid|timed? ?out",
     re.IGNORECASE,
 )
-_FRAME = re.compile(
-    r"^\s*(frame #\d+|#\d+ |File \"|at )"
-)  # of a C++ or Python stack: never an explaining line
+# Of a C++ or Python stack: never an explaining line.
+_FRAME = re.compile(r"^\s*(frame #\d+|#\d+ |File \"|at )")
 
 _KERNEL_LOG = "/dev/kmsg"
 _KILLED = re.compile(r"out of memory: killed process (?P<pid>\d+) ", re.IGNORECASE)

@@ -31,9 +31,8 @@ def _refuse_old_python(socket_descriptor: str) -> None:
 if __name__ == "__main__":
     own_folder = __file__.rpartition("/")[0]
     if sys.path[:1] == [own_folder]:
-        del sys.path[
-            0
-        ]  # the folder of a script comes first by default; its module names are not for everyone
+        # The folder of a script comes first by default; its module names are not for everyone.
+        del sys.path[0]
     if sys.version_info < (3, 10):  # noqa: UP036 - any interpreter may be named
         _refuse_old_python(sys.argv[2])
     else:

@@ -469,9 +469,8 @@ class Agent:
         glances = {one.pid: list(one.glances)[-_SLOW_GLANCES:] for one in self.members.living}
         slow = find_slow_ranks(pulses, glances, suspects=True)
         channels = {one.pid: list(one.wait_channels) for one in self.members.living}
-        self._suspects = frozenset(
-            (*(one.rank for one in slow), *find_odd_sleepers(channels))
-        )  # by their pids
+        # By their pids.
+        self._suspects = frozenset((*(one.rank for one in slow), *find_odd_sleepers(channels)))
 
     def _ask_records(self, now: float) -> None:
         """Ask the ranks for flight records where one looks slow: seldom, as it writes to the job's log."""

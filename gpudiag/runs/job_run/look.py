@@ -59,9 +59,10 @@ def stream_look(
     before: tuple[Any, float] | None = None,
 ) -> None:
     """Send `("verdict", document)`, or `("none",)` where the job has ended."""
+    # A look is rare, and what it takes is much: not at each start.
     from gpudiag.checks.job.hang_limits import (
         HangLimits,
-    )  # a look is rare, and what it takes is much: not at each start
+    )
     from gpudiag.runs.hang import watch_job
 
     usual = HangLimits()

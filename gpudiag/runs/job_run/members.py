@@ -60,9 +60,8 @@ class Member:
     pidfd: Pidfd | None
     fine: deque[Pulse] = field(default_factory=lambda: deque(maxlen=_FINE_PULSES))
     coarse: deque[Pulse] = field(default_factory=lambda: deque(maxlen=_COARSE_PULSES))
-    wait_channels: deque[str] = field(
-        default_factory=lambda: deque(maxlen=_WAIT_CHANNELS)
-    )  # the latest kernel functions that it slept in
+    # The latest kernel functions that it slept in.
+    wait_channels: deque[str] = field(default_factory=lambda: deque(maxlen=_WAIT_CHANNELS))
     channel_at: float = 0.0  # when the last one was read
     glances: deque[Glance] = field(default_factory=lambda: deque(maxlen=_GLANCES))
     has_gpu: bool = False  # by its glances: the library of a GPU's driver is loaded

@@ -217,9 +217,8 @@ class Supervision:
             if not os.WIFSTOPPED(status):
                 self.ended[pid] = status
             elif pid == self._job and os.WSTOPSIG(status) in (signal.SIGTSTP, *_TERMINAL_STOPS):
-                _stop_by(
-                    os.WSTOPSIG(status)
-                )  # the terminal's user stopped it, and the shell waits for us to stop
+                # The terminal's user stopped it, and the shell waits for us to stop.
+                _stop_by(os.WSTOPSIG(status))
 
 
 def _stop_by(number: int) -> None:

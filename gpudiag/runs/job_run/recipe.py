@@ -65,9 +65,8 @@ class RunEnd:
     verdict: Path
 
 
-Show = Callable[
-    [JobRun, Path, str], None
-]  # prints a verdict; the last word is `stall`, `end`, or `unwritten`
+# Prints a verdict; the last word is `stall`, `end`, or `unwritten`.
+Show = Callable[[JobRun, Path, str], None]
 
 
 def run_job(plan: RunPlan, show: Show) -> RunEnd:

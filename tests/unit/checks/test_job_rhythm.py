@@ -164,9 +164,8 @@ def test_a_gap_that_a_few_glances_made_is_none() -> None:
     meets = [Glance(float(n), True, "train.py:30 in main", "ranks") for n in range(8)]
     by_chance = {0: data[:5] + meets[:3], 1: data, 2: data[:5] + meets[:3]}
     assert find_slow_ranks(pulses, by_chance) == ()
-    assert [one.rank for one in find_slow_ranks(pulses, by_chance, suspects=True)] == [
-        1
-    ]  # glanced at more often
+    # Glanced at more often.
+    assert [one.rank for one in find_slow_ranks(pulses, by_chance, suspects=True)] == [1]
     often = {rank: [*glances] * 8 for rank, glances in by_chance.items()}
     assert [one.rank for one in find_slow_ranks(pulses, often)] == [1]
 

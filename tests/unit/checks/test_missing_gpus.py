@@ -33,9 +33,8 @@ VIRTUAL = tuple(
     )
     for place in range(4, 8)
 )
-OF_THE_BOARD = tuple(
-    replace(one, virtual_function=False) for one in VIRTUAL
-)  # before the kernel had made its link
+# Before the kernel had made its link.
+OF_THE_BOARD = tuple(replace(one, virtual_function=False) for one in VIRTUAL)
 ELSEWHERE = replace(make_pci_gpu(0), bus_id="00000000:1a:00.4", driver=ABSENT, virtual_function=True)
 
 HEALTHY = {

@@ -68,12 +68,13 @@ def test_how_far_gpu_direct_goes():
         ("NVL", "ok", False, ("P2P", "NVL")),
         ("PXB", "ok", False, ("P2P", "PXB")),
         ("PHB", "ok", False, ("SHM", "PHB")),
+        # What lies through the host is PHB in its log.
         (
             "PIX",
             "chipset_not_supported",
             False,
             ("SHM", "PHB"),
-        ),  # what lies through the host is PHB in its log
+        ),
         ("SYS", "ok", False, ("SHM", "SYS")),
         ("SYS", "ok", True, ("NET", "SYS")),
         ("NVL", "ok", True, ("P2P", "NVL")),

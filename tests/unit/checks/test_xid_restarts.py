@@ -102,12 +102,13 @@ REMAPPED = "Row Remapper: New row marked for remapping, reset gpu to activate."
         (False, 60, 60, "xid.settled"),
         (True, 60, 60, "xid.hardware"),
         (Missing(MissingReason.NOT_SUPPORTED), 60, 60, "xid.hardware"),
+        # The fault came two minutes after the row's Xid: a reset may lie between.
         (
             False,
             60,
             58,
             "xid.hardware",
-        ),  # the fault came two minutes after the row's Xid: a reset may lie between
+        ),
         (False, 58, 60, "xid.settled"),
     ]
 )

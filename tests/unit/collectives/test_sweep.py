@@ -43,9 +43,8 @@ def test_every_collective_is_announced_before_and_after_in_sequence(tmp_path: Pa
 def test_a_barrier_is_entered_and_left_at_moments_of_one_clock_around_the_call(tmp_path: Path) -> None:
     progress = run_sweep(make_sweep(op=("barrier",)), tmp_path, preempted_seconds=0.002)
     (case,) = progress.cases()
-    announced = progress.announced_nanoseconds[
-        -5:-1
-    ]  # before the one in which ranks wait for each other's end
+    # Before the one in which ranks wait for each other's end.
+    announced = progress.announced_nanoseconds[-5:-1]
     left = [
         entered + took for entered, took in zip(case.entered_nanoseconds, case.times_nanoseconds, strict=True)
     ]

@@ -216,10 +216,11 @@ FAULTS = {
     "two versions of NCCL without a majority": Fault(
         "nccl.version_mismatch", replace(TWO, of_host={1: {"version": (2, 26)}}), ALL_16, BOTH, "NCCL 2.26.6 on ranks 8-15 on node-1"
     ),
+    # github.com/NVIDIA/nccl/issues/1328: two sides that differ, and nothing says which is wrong.
     "another algorithm on one host": Fault(
         "nccl.settings_differ", replace(TWO, settings={"NCCL_ALGO": "Ring"}, of_host={1: {"settings": {"NCCL_ALGO": "Tree"}}}), ALL_16, BOTH,
         "NCCL_ALGO=Ring on ranks 0-7 on node-0; NCCL_ALGO=Tree on ranks 8-15 on node-1. No value has a majority",
-    ),  # github.com/NVIDIA/nccl/issues/1328: two sides that differ, and nothing says which is wrong
+    ),
     "another algorithm on one host of three": Fault(
         "nccl.settings_differ", replace(TWO, hosts=3, settings={"NCCL_ALGO": "Ring"}, of_host={1: {"settings": {"NCCL_ALGO": "Tree"}}}), tuple(range(8, 16)), ("node-1",), "NCCL_ALGO=Tree"
     ),

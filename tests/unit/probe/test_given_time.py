@@ -94,11 +94,12 @@ def test_a_handle_that_was_late_for_want_of_a_processor_is_of_a_driver_awake():
         (2.0, 3.4, 105.4),  # NordicHPC/sonar/issues/92: nvidia-smi misses 2 s on a busy host
         (1.0, 2.96, 103.96),  # mitchross/talos-argocd-proxmox/pull/2046: a probe's second is over under load
         (5.0, 45.0, 115.0),  # NVIDIA/NVSentinel/issues/1748: 45 s are too long for any limit of 5
+        # pop-os/system76-power/issues/492: 1.47 s for each start of the GPU are the driver's own.
         (
             5.0,
             1.47,
             106.47,
-        ),  # pop-os/system76-power/issues/492: 1.47 s for each start of the GPU are the driver's own
+        ),
         (2.0, 0.0, 102.0),  # microsoft/pai/issues/842: a driver that hangs does not wait for a processor
     ],
 )

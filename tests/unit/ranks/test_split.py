@@ -101,19 +101,21 @@ def test_a_process_that_cannot_start_is_told_with_its_own_words_and_what_to_do()
         ((1, 3), (stray(2, seconds=1.1),), True),
         ((1,), (stray(2, seconds=1.1),), False),  # rank 3 is nowhere yet
         ((1,), (stray(2, seconds=5.1),), True),
+        # Perhaps of another job that starts.
         (
             (1, 3),
             (stray(2, relation=Relation.LIKELY, seconds=3.0),),
             False,
-        ),  # perhaps of another job that starts
+        ),
         ((1, 3), (stray(2, relation=Relation.LIKELY, seconds=4.1),), True),
         ((1, 3), (stray(2, relation=Relation.POSSIBLE, seconds=9.0),), False),
         ((1, 3), (stray(2, relation=Relation.POSSIBLE, seconds=10.1),), True),
+        # Two jobs, both of which lack ranks.
         (
             (1,),
             (stray(2, relation=Relation.LIKELY, seconds=60.0),),
             False,
-        ),  # two jobs, both of which lack ranks
+        ),
     ],
 )
 def test_nothing_is_said_before_it_is_certain(

@@ -139,9 +139,8 @@ def test_each_pcie_generation_is_about_twice_the_one_before():
 def test_the_payload_of_a_link_is_less_than_the_rate_that_nvml_gives():
     lines = (25_781e6, 26_562e6, 53_125e6)
     assert [nvlink_payload(line) for line in lines] == [25e9, 25e9, 50e9]
-    assert (
-        nvlink_payload(14_062e6) == 14_062e6
-    )  # a bridge of a workstation card: no version carries as little
+    # A bridge of a workstation card: no version carries as little.
+    assert nvlink_payload(14_062e6) == 14_062e6
 
 
 def test_published_speeds_are_plausible():

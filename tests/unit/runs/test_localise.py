@@ -53,9 +53,8 @@ def test_ranks_meet_again_after_all_that_does_not_end_a_run(kind: IncidentKind):
 def test_what_leaves_open_where_it_is_is_localised_unasked(kind):
     assert is_localisation_due(run("abcd"), "gloo", lambda: found(kind, COLLECTIVE_SPEED))
     assert is_localisation_due(run("aaaa"), "nccl", lambda: found(kind))
-    assert not is_localisation_due(
-        run("aaaa"), "gloo", lambda: found(kind)
-    )  # they have no network of their own
+    # They have no network of their own.
+    assert not is_localisation_due(run("aaaa"), "gloo", lambda: found(kind))
     assert not is_localisation_due(run("ab"), "nccl", lambda: found(kind))
 
 

@@ -61,9 +61,8 @@ def test_what_the_kernel_does_not_show_costs_only_itself(root: Path):
     assert isinstance(activity.disk_read_bytes_per_second, Missing)
     assert isinstance(activity.memory_available_bytes, Missing)
     assert activity.memory_total_bytes == 1 << 20
-    assert isinstance(
-        activity.processors_busy_percent, Missing
-    )  # no tick was counted since: no share of nothing
+    # No tick was counted since: no share of nothing.
+    assert isinstance(activity.processors_busy_percent, Missing)
     assert activity.network_received_bytes_per_second == 0
 
 

@@ -88,9 +88,8 @@ def test_what_keeps_jobs_off_is_read_every_five_seconds_whatever_the_rest_costs(
             scraped_at += scrapes_every
         now += max(pause, 0.01)
     assert max(later - before for before, later in pairwise(prompt_at)) <= SLOW_SECONDS + 1e-6
-    assert (
-        max(later - before for before, later in pairwise(slow_at)) > SLOW_SECONDS
-    )  # the rest waits for its share
+    # The rest waits for its share.
+    assert max(later - before for before, later in pairwise(slow_at)) > SLOW_SECONDS
 
 
 def test_each_prompt_reading_is_one_that_may_keep_jobs_off():
@@ -362,9 +361,8 @@ def test_a_fast_tick_makes_few_calls_and_a_later_slow_one_repeats_nothing_in_vai
     log = tmp_path / "calls"
     sample("gh200+busy:0", 7, log)
     of_gpu = [line.split()[2] for line in log.read_text().splitlines() if line.split()[3] == "0"]
-    proofs = [
-        place for place, name in enumerate(of_gpu) if name == "nvmlDeviceGetUUID"
-    ]  # at the end of each tick
+    # At the end of each tick.
+    proofs = [place for place, name in enumerate(of_gpu) if name == "nvmlDeviceGetUUID"]
     calls = [end - start for start, end in pairwise(proofs)]
     assert calls[0] > 60
     assert max(calls[1:]) <= 50

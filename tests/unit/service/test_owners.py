@@ -136,10 +136,11 @@ def test_dcgms_names_have_them_as_dcgm_exporter_does():
     rows = labels_of(text, "DCGM_FI_DEV_GPU_TEMP")
     assert len(rows) == 8
     assert list(rows[0])[-5:] == ["DCGM_FI_DRIVER_VERSION", "container", "hpc_job", "namespace", "pod"]
+    # Of those who share a GPU the last, as there by default.
     assert (rows[0]["pod"], rows[0]["hpc_job"]) == (
         "b",
         "7",
-    )  # of those who share a GPU the last, as there by default
+    )
     assert "pod" not in rows[1]  # the pod of a MIG instance is on its series, not on the whole GPU's
     assert "pod" not in rows[2]
     shares = labels_of(render_dcgm(SNAPSHOT, (), SHARED, shares=True), "DCGM_FI_DEV_GPU_TEMP")

@@ -100,12 +100,13 @@ def test_nothing_that_counts_faults_counts_any_that_matters(base: Scenario):
 
 
 def test_data_centre_gpus_keep_their_driver_loaded_and_count_memory_errors(base: Scenario):
+    # The last: a share in a guest.
     others = (
         "NVIDIA GeForce",
         "NVIDIA GB10",
         "NVIDIA RTX",
         "NVIDIA L40S-48C",
-    )  # the last: a share in a guest
+    )
     for gpu in base.gpus:
         if not gpu.readings["name"].startswith(others):
             assert gpu.readings["persistence_mode"] == "enabled"

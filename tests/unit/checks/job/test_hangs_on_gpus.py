@@ -160,9 +160,8 @@ def test_the_rank_behind_that_evaluates_is_healthy_until_the_limit() -> None:
     job = with_ras(recorded_on_gpus("evalok"), "evalok")
     told = next(iter(judge_job(job).findings))
     assert any("1 behind" in str(fact.value) for fact in told.evidence)
-    unnamed = _renamed(
-        job, "validate", "sample_images"
-    )  # by its place before the barrier, whatever the function is called
+    # By its place before the barrier, whatever the function is called.
+    unnamed = _renamed(job, "validate", "sample_images")
     verdict = judge_job(unnamed)
     assert (verdict.outcome, verdict.findings[0].code) == (WARN, "hang.works_alone"), verdict.headline
 

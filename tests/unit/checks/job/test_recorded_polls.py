@@ -87,9 +87,8 @@ def test_ranks_of_a_job_on_several_machines_may_be_elsewhere() -> None:
 
 
 def test_a_loop_that_polls_inside_of_a_for_that_goes_on_is_healthy() -> None:
-    job = recorded(
-        "polls/healthy_batches"
-    )  # `for _ in range(...)` around `while True` around a get with a timeout
+    # `for _ in range(...)` around `while True` around a get with a timeout.
+    job = recorded("polls/healthy_batches")
     verdict = judge_job(job)
     assert (verdict.outcome, "4 of 4 ranks move" in verdict.headline) == (Outcome.PASS, True)
     blind = _with_main(job, lambda main: replace(main, frames=tuple(_without_numbers(main))))
@@ -178,9 +177,8 @@ def test_slow_workers_of_a_loader_are_not_accused() -> None:
 
     assert judge_job(asleep(7.9)).outcome is Outcome.WARN
     assert judge_job(asleep(61.0)).outcome is Outcome.FAIL
-    assert (
-        judge_job(asleep(16.0), HangLimits(idle=15.0)).outcome is Outcome.FAIL
-    )  # as `gpudiag run --stall-after 15s` asks
+    # As `gpudiag run --stall-after 15s` asks.
+    assert judge_job(asleep(16.0), HangLimits(idle=15.0)).outcome is Outcome.FAIL
 
 
 def _sleeping(look: ProcessLook, seconds: float) -> ProcessLook:
