@@ -103,6 +103,8 @@ class ThreadLook:
     syscall: str = ""  # its name; empty in user mode or where it may not be read
     awaited: Awaited | None = None
     last_ran_seconds_ago: Reading[float] = NOT_ASKED  # when it last had a processor
+    # Until its sleep ends; None where it does not sleep, or only the kernel knows for how long.
+    wakes_in_seconds: float | None = None
     frames: tuple[
         Frame, ...
     ] = ()  # innermost first; empty where the thread runs no Python, or could not be read

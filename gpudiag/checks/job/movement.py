@@ -16,6 +16,7 @@ _STILL_CPU_SECONDS = 0.01  # of the main thread between two looks: a wake-up cos
 _WAKES_SHARE = 0.04  # of a processor, by a main thread that only wakes up to look
 _BUSY_SHARE = 0.1  # of a processor, by other threads or by children
 _BUSY_BYTES = 1 << 16
+_SAME_MOMENT_SECONDS = 0.2  # by which two looks differ at the end of one sleep, on a busy machine
 _MOST_STEPS = 1_000_000  # between two looks: a variable that grows by more was read while it changed
 _GLOO_THREAD = (
     "pt_gloo_runloop"  # makes the collectives of a process group, and sleeps in them and between them
@@ -99,6 +100,18 @@ def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str
         for name, (a, b) in changed_counters(earlier, later).items()
         if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b) and not _OF_TRIES.search(name)
     }
+
+
+def wakes_in(looks: Sequence[ProcessLook]) -> float | None:
+    """Seconds until the one sleep ends in which all looks found a main thread; None for several, or without a known end."""
+    ends = [
+        look.at_seconds + look.main.wakes_in_seconds
+        for look in looks
+        if look.main is not None and look.main.wakes_in_seconds is not None
+    ]
+    if not ends or len(ends) < len(looks) or max(ends) - min(ends) > _SAME_MOMENT_SECONDS:
+        return None
+    return max(0.0, ends[-1] - looks[-1].at_seconds)
 
 
 def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:

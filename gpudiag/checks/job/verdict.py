@@ -28,6 +28,7 @@ from gpudiag.checks.job.missing_ranks import (
     is_first_meeting,
     judge_missing,
 )
+from gpudiag.checks.job.movement import wakes_in
 from gpudiag.checks.job.pollers import judge_pollers
 from gpudiag.checks.job.position import Position, find_position, find_positions
 from gpudiag.checks.job.rendezvous import judge_agent
@@ -341,8 +342,15 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
                 f"; it may try again: once the others have waited for {limits.alone:g} s it is called a hang"
             )
             return None if still < limits.still else (kinds.NOT_YET, limit)
+        # Of one that tries again, or sleeps in a loop, the end of this sleep shows nothing.
+        once = head.kind == at.SLEEP and not (tries or head.in_loop)
+        wakes = _wakes_in(group) if once else None
+        if wakes is not None and wakes <= limits.nap and since is not None and since < limits.idle:
+            limit = f"; it wakes up in {describe_seconds(wakes)}: once the others have waited for {limits.idle:g} s it is called a hang"
+            return None if still < limits.still else (kinds.NOT_YET, limit)
         if still >= limits.still:
-            return kinds.OF_POSITION[head.kind], ""
+            ends = "" if wakes is None else f"; it wakes up in {describe_seconds(wakes)}"
+            return kinds.OF_POSITION[head.kind], ends
         if still < limits.news and waited < limits.still:
             return None
         return (
@@ -368,6 +376,12 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
             f"; {sign}, and after {limits.work:g} s ({limits.work_flag}) it is called a hang",
         )
     return None
+
+
+def _wakes_in(group: Group) -> float | None:
+    """Seconds until the last of these ranks wakes up; None where one sleeps again and again, or without a known end."""
+    ends = [wakes_in(one.seen.looks) for one in group.positions]
+    return None if None in ends else max(end for end in ends if end is not None)
 
 
 def _longest(group: Group, waited: float | None) -> float:

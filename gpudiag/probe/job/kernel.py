@@ -13,7 +13,7 @@ from gpudiag.linux.proc import read_schedule, read_stat, read_status, read_text,
 from gpudiag.model.job import Awaited, ProcessLook, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.proc import describe_process
-from gpudiag.probe.job.wait_targets import Call, find_awaited
+from gpudiag.probe.job.wait_targets import Call, find_awaited, read_wake_up
 
 _MOST_THREADS = 400  # of one process; the main thread is among them
 
@@ -131,9 +131,11 @@ def _thread(pid: int, tid: int, folder: str) -> ThreadLook | None:
     schedule = _schedule(folder)
     call = _call(pid, tid, folder)
     awaited: Awaited | None = None
+    wakes_in_seconds: float | None = None
     if call is not None and stat.state in "SD":
         with suppress(OSError, ValueError):
             awaited = find_awaited(call)
+            wakes_in_seconds = read_wake_up(call)
     ran: Reading[float] = Missing(MissingReason.NOT_SUPPORTED, f"{folder}/sched")
     clock = _clocks.read_ms(stat.processor) if schedule.last_ms else None
     if (
@@ -149,6 +151,7 @@ def _thread(pid: int, tid: int, folder: str) -> ThreadLook | None:
         syscall=call.name if call else "",
         awaited=awaited,
         last_ran_seconds_ago=ran,
+        wakes_in_seconds=wakes_in_seconds,
         switches=schedule.switches,
     )
 

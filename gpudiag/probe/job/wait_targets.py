@@ -3,6 +3,7 @@
 import os
 import stat
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ _ON_PATH = {
 }
 _ON_PATH_AT = frozenset(["openat", "newfstatat", "unlinkat", "renameat", "renameat2", "statx"])
 _MOST_POLLED = 64
+_UNTIL = 1  # TIMER_ABSTIME of clock_nanosleep(2)
+_CLOCKS = (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME)
 _SET_LOCK_AND_WAIT = (7, 38)  # F_SETLKW, F_OFD_SETLKW of fcntl(2)
 _FAR_FILE_SYSTEMS = (
     "nfs",
@@ -116,6 +119,22 @@ def find_awaited(call: Call) -> Awaited | None:
     if call.name == "futex":
         return Awaited("lock", f"{first:#x}")
     return None
+
+
+def read_wake_up(call: Call) -> float | None:
+    """Seconds until a sleep ends; None for another call, or a sleep without a time at which it ends.
+
+    `time.sleep` of Python 3.11 and later sleeps until a time (clock_nanosleep(2)); before that it gave the kernel a
+    length, of which nothing shows how much has passed.
+
+    Raises:
+        OSError: the process is gone, or may not be read.
+    """
+    if call.name != "clock_nanosleep" or not call.arguments[1] & _UNTIL or call.arguments[0] not in _CLOCKS:
+        return None
+    with _opened(call.pid) as memory:
+        words = memory.words(call.arguments[2], 2)
+    return words[0] + words[1] / 1e9 - time.clock_gettime(call.arguments[0]) if words else None
 
 
 def describe_descriptor(pid: int, number: int, *, with_other_end: bool = True) -> Awaited:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
+import pytest
+
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.kinds import HANG_FINDINGS
 from gpudiag.checks.job.verdict import is_decided, judge_job
@@ -476,3 +478,45 @@ def test_of_ranks_that_all_ended_while_they_were_looked_at_none_is_blamed(case: 
         )
     verdict = judge_job(job)
     assert verdict.outcome is Outcome.ERROR, verdict.headline
+
+
+def _asleep_until(look: ProcessLook, end: float) -> ProcessLook:
+    """The look at a main thread whose sleep ends at that time of the looks."""
+    main = replace(look.threads[0], wakes_in_seconds=end - look.at_seconds)
+    return replace(look, threads=(main, *look.threads[1:]))
+
+
+@pytest.mark.parametrize(
+    ("until", "again_seconds", "outcome", "words"),
+    [
+        (8.0, 0.0, Outcome.WARN, "it wakes up in"),
+        (3600.0, 0.0, Outcome.FAIL, "it wakes up in 60 min"),
+        (8.0, 1.0, Outcome.FAIL, "sleeps at kinds.py:57 in load"),
+    ],
+)
+def test_a_sleep_that_ends_soon_is_no_hang_and_one_of_many_shows_nothing(
+    until: float, again_seconds: float, outcome: Outcome, words: str
+) -> None:
+    job = recorded("sleep")
+    ranks = [
+        replace(
+            rank,
+            looks=tuple(
+                _asleep_until(look, until + place * again_seconds) for place, look in enumerate(rank.looks)
+            ),
+        )
+        if rank.rank == 2
+        else rank
+        for rank in job.ranks
+    ]
+    verdict = judge_job(replace(job, ranks=tuple(ranks)))
+    assert verdict.outcome is outcome
+    assert words in verdict.findings[0].message
+
+
+def test_a_sleep_in_a_loop_is_a_hang_however_soon_it_ends() -> None:
+    job = recorded("tries_again")
+    ranks = [
+        replace(rank, looks=tuple(_asleep_until(look, 8.0) for look in rank.looks)) for rank in job.ranks
+    ]
+    assert judge_job(replace(job, ranks=tuple(ranks))).outcome is Outcome.FAIL

@@ -3,9 +3,14 @@
 import os
 import socket
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
+from gpudiag.probe.job.kernel import look_at_process
 from gpudiag.probe.job.wait_targets import describe_descriptor
 
 
@@ -64,3 +69,16 @@ def test_a_connection_that_nobody_has_accepted_is_named_with_who_listens() -> No
     server = socket.create_server(("127.0.0.1", 0))
     with socket.create_connection(server.getsockname()) as client, held_by_another(server.detach()) as pid:
         assert other_end(client.fileno()) == f"the other end is pid {pid} (sleep 600)"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="time.sleep() gives the kernel a length there")
+def test_until_when_a_program_sleeps_is_read_of_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as program:
+        seen = None
+        while seen is None or seen.syscall != "clock_nanosleep":
+            look = look_at_process(program.pid, 0.0)
+            seen = look.main if look is not None else None
+            time.sleep(0.01)
+        program.kill()
+    assert seen.wakes_in_seconds is not None
+    assert 0 < seen.wakes_in_seconds <= 600
