@@ -17,9 +17,11 @@ async def within(seconds: float, awaited: Awaitable[_T]) -> _T:
     """
     task = asyncio.ensure_future(awaited)
     try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        if not done:
+        await asyncio.wait({task}, timeout=seconds)
+        if not task.done():
             raise asyncio.TimeoutError
         return task.result()
     finally:
         task.cancel()  # nothing where it is done
+        # Else an exception of the task would hold the task by this frame, and so itself with all that its frames have.
+        del task

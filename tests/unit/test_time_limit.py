@@ -1,4 +1,7 @@
 import asyncio
+import contextlib
+import gc
+import weakref
 
 import pytest
 
@@ -35,3 +38,29 @@ def test_what_takes_too_long_is_cancelled_and_what_fails_says_so():
         raise KeyError("x")
 
     assert asyncio.run(scene())
+
+
+def test_what_failed_is_freed_with_all_that_its_frames_held():
+    """1,000 bodies that were refused stayed in memory until the collector came by: 494 MiB."""
+
+    class Body:
+        pass
+
+    async def refuse(bodies: list[weakref.ref]) -> None:
+        body = Body()
+        bodies.append(weakref.ref(body))
+        raise KeyError("too large")
+
+    async def scene() -> list[weakref.ref]:
+        bodies: list[weakref.ref] = []
+        with contextlib.suppress(KeyError):
+            await within(60, refuse(bodies))
+        await asyncio.sleep(0)
+        return bodies
+
+    gc.disable()
+    try:
+        (body,) = asyncio.run(scene())
+        assert body() is None
+    finally:
+        gc.enable()
