@@ -1,6 +1,5 @@
 """Whether a rank whose Python stack does not move still works: by its CPU time, children, I/O and sleeps."""
 
-import ctypes
 import os
 import threading
 import time
@@ -10,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpudiag.linux.proc import descendants, read_stat
+from gpudiag.probe.job.kernel import read_system_call
+from gpudiag.probe.job.wait_targets import end_of_sleep
 
 # A waiting thread uses none; on a loaded machine a working one may get only 10 ms of a second.
 _MAIN_SECONDS = 0.01
@@ -17,9 +18,6 @@ _MAIN_SECONDS = 0.01
 _OTHER_THREADS_SHARE = 0.05
 _CHILD_SECONDS = 0.02
 _IO_BYTES = 64 * 1024  # of the whole process, between two looks: a heartbeat writes less
-# clock_nanosleep, as Python's time.sleep calls it from 3.11 on: with an absolute time of CLOCK_MONOTONIC.
-_SLEEP_CALLS = {"x86_64": 230, "aarch64": 115}
-_ABSOLUTE = 1
 _MAIN_WORKS, _THREADS_WORK = "it uses the processor", "its threads use the processor"
 USE_THE_PROCESSOR = frozenset((_MAIN_WORKS, _THREADS_WORK))
 
@@ -126,15 +124,11 @@ class SignsOfWork:
         return f"it sleeps for {until - now:.0f} s more"
 
     def _end_of_sleep(self) -> float | None:
-        words = _text(self.root / "self" / "task" / str(os.getpid()) / "syscall").split()
-        if len(words) < 5 or words[0] != str(_SLEEP_CALLS.get(os.uname().machine)):
-            return None
-        clock, flags, address = (int(word, 16) for word in words[1:4])
-        if (clock, flags) != (time.CLOCK_MONOTONIC, _ABSOLUTE) or not address:
-            return None
-        # On the main thread's stack, which stays mapped even if the sleep has ended since.
-        seconds, nanoseconds = (ctypes.c_long * 2).from_address(address)
-        return seconds + nanoseconds / 1e9
+        pid = os.getpid()
+        call = read_system_call(pid, pid, f"{self.root}/self/task/{pid}")
+        with suppress(OSError):
+            return None if call is None else end_of_sleep(call)
+        return None
 
 
 def _text(path: Path) -> str:

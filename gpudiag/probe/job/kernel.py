@@ -129,7 +129,7 @@ def _thread(pid: int, tid: int, folder: str) -> ThreadLook | None:
     except (OSError, ValueError):
         return None
     schedule = _schedule(folder)
-    call = _call(pid, tid, folder)
+    call = read_system_call(pid, tid, folder)
     awaited: Awaited | None = None
     wakes_in_seconds: float | None = None
     if call is not None and stat.state in "SD":
@@ -156,7 +156,7 @@ def _thread(pid: int, tid: int, folder: str) -> ThreadLook | None:
     )
 
 
-def _call(pid: int, tid: int, folder: str) -> Call | None:
+def read_system_call(pid: int, tid: int, folder: str) -> Call | None:
     """The system call that a thread waits in; None where it runs, or it may not be seen."""
     try:
         words = read_text(f"{folder}/syscall").split()

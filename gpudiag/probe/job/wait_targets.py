@@ -1,5 +1,6 @@
 """What a system call waits for, by its arguments: the file, FIFO, socket, lock or process behind them."""
 
+import math
 import os
 import stat
 import struct
@@ -68,7 +69,7 @@ _ON_PATH = {
 _ON_PATH_AT = frozenset(["openat", "newfstatat", "unlinkat", "renameat", "renameat2", "statx"])
 _MOST_POLLED = 64
 _UNTIL = 1  # TIMER_ABSTIME of clock_nanosleep(2)
-_CLOCKS = (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME)
+_LATE_SECONDS = 1.0  # by which a busy machine wakes it up late
 _SET_LOCK_AND_WAIT = (7, 38)  # F_SETLKW, F_OFD_SETLKW of fcntl(2)
 _FAR_FILE_SYSTEMS = (
     "nfs",
@@ -121,8 +122,8 @@ def find_awaited(call: Call) -> Awaited | None:
     return None
 
 
-def read_wake_up(call: Call) -> float | None:
-    """Seconds until a sleep ends; None for another call, or a sleep without a time at which it ends.
+def end_of_sleep(call: Call) -> float | None:
+    """When a sleep ends, by CLOCK_MONOTONIC; None for another call, or a sleep without a time at which it ends.
 
     `time.sleep` of Python 3.11 and later sleeps until a time (clock_nanosleep(2)); before that it gave the kernel a
     length, of which nothing shows how much has passed.
@@ -130,11 +131,22 @@ def read_wake_up(call: Call) -> float | None:
     Raises:
         OSError: the process is gone, or may not be read.
     """
-    if call.name != "clock_nanosleep" or not call.arguments[1] & _UNTIL or call.arguments[0] not in _CLOCKS:
+    if call.name != "clock_nanosleep" or call.arguments[:2] != (time.CLOCK_MONOTONIC, _UNTIL):
         return None
     with _opened(call.pid) as memory:
         words = memory.words(call.arguments[2], 2)
-    return words[0] + words[1] / 1e9 - time.clock_gettime(call.arguments[0]) if words else None
+    return words[0] + words[1] / 1e9 if words else None
+
+
+def read_wake_up(call: Call) -> float | None:
+    """Seconds until a sleep ends; None where that is not known.
+
+    Raises:
+        OSError: the process is gone, or may not be read.
+    """
+    left = (end_of_sleep(call) or -math.inf) - time.monotonic()
+    # It sleeps, so its time is not past: a container may have a clock of its own (time_namespaces(7)).
+    return left if left > -_LATE_SECONDS else None
 
 
 def describe_descriptor(pid: int, number: int, *, with_other_end: bool = True) -> Awaited:

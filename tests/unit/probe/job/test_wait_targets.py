@@ -1,7 +1,9 @@
 """Who is at the other end of what a process waits for: of real pipes and connections, held by a program beside it."""
 
+import ctypes
 import os
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -11,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from gpudiag.probe.job.kernel import look_at_process
-from gpudiag.probe.job.wait_targets import describe_descriptor
+from gpudiag.probe.job.wait_targets import Call, describe_descriptor, read_wake_up
 
 
 @contextmanager
@@ -82,3 +84,12 @@ def test_until_when_a_program_sleeps_is_read_of_it() -> None:
         program.kill()
     assert seen.wakes_in_seconds is not None
     assert 0 < seen.wakes_in_seconds <= 600
+
+
+@pytest.mark.parametrize(("ahead_seconds", "is_known"), [(40, True), (-40, False)])
+def test_a_sleep_by_another_clock_has_no_known_end(ahead_seconds: int, is_known: bool) -> None:
+    """One whose time is past, and which sleeps, has the clock of another time namespace."""
+    until = ctypes.create_string_buffer(struct.pack("qq", int(time.monotonic()) + ahead_seconds, 0))
+    arguments = (time.CLOCK_MONOTONIC, 1, ctypes.addressof(until), 0, 0, 0)
+    left = read_wake_up(Call(os.getpid(), os.getpid(), "clock_nanosleep", arguments))
+    assert (left is not None) == is_known
