@@ -1,7 +1,7 @@
 """The faults and the healthy kinds of machine that the alerts are tried on, and what a person should get.
 
-A case names the machine as it is when all is well, what happens to it, and how it is repaired: the fault goes while the
-machine is watched, its GPU is reset (the kernel log keeps the fault), or the machine is rebooted.
+A case names the machine as it is when all is well, what happens to it, and how it is repaired: the fault goes
+while the machine is watched, its GPU is reset (the kernel log keeps the fault), or the machine is rebooted.
 """
 
 from collections.abc import Iterator
@@ -97,7 +97,11 @@ FAULTS = (
     Case("nvlinks", "all NVLinks of a GPU down", "nvlink-down:3", _GPU),
     Case(
         "fabric", "the fabric is not ready", "", _HOST, goes=How.WATCHED,
-        more='[gpu]\nfabric = { state = "in_progress", status = "success", clique_id = 0, cluster_uuid = "00000000-0000-0000-0000-000000000000" }\n',
+        more=(
+            '[gpu]\n'
+            'fabric = { state = "in_progress", status = "success", clique_id = 0, cluster_uuid ='
+            ' "00000000-0000-0000-0000-000000000000" }\n'
+        ),
     ),
     # heat, power, clocks
     Case("hot", "a GPU at its thermal limit", "hot:5", _GPU, well="busy:5", goes=How.WATCHED, words=("GPU 5",)),
@@ -106,7 +110,13 @@ FAULTS = (
     Case("power-cap", "a lowered power limit", "power-cap:3", (), _WARN, goes=How.WATCHED),
     Case(
         "clock", "a clock stuck low under load", "", _GPU, goes=How.WATCHED,
-        more="[gpus.3]\nutilization_percent = 98\nsm_clock_mhz = 210\ngraphics_clock_mhz = 210\nclocks_event_reasons = []\n",
+        more=(
+            "[gpus.3]\n"
+            "utilization_percent = 98\n"
+            "sm_clock_mhz = 210\n"
+            "graphics_clock_mhz = 210\n"
+            "clocks_event_reasons = []\n"
+        ),
     ),
     # settings and processes
     Case("zombie", "a dead process holds a GPU", "zombie:3", _GPU, goes=How.WATCHED),

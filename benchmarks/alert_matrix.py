@@ -1,12 +1,13 @@
 """Does each fault make one page, how soon, with which text, and does it go when the fault goes?
 
-Starts real services on simulated machines, under a real Prometheus and Alertmanager with the shipped rules, and lets each
-fault happen and end. Machines run at once, so many at a time; every machine that is well beside them must raise nothing.
+Starts real services on simulated machines, under a real Prometheus and Alertmanager with the shipped rules,
+and lets each fault happen and end. Machines run at once, so many at a time; every machine that is well beside
+them must raise nothing.
 
     python -m benchmarks.alert_matrix --results FILE [--at-once 16] [--scrape 15] [--page docs/alerts.md] [NAME ...]
 
-Each case is appended to FILE, a line of JSON, as its wave ends; started again, it goes on where it was. `--page` writes
-the table into that page.
+Each case is appended to FILE, a line of JSON, as its wave ends; started again, it goes on where it was.
+`--page` writes the table into that page.
 """
 
 import argparse
@@ -242,16 +243,17 @@ def render(all_seen: Sequence[Seen]) -> str:
     loads = [seen.load for seen in all_seen if seen.load]  # older results have none
     lines = [
         textwrap.fill(
-            f"`python -m benchmarks.alert_matrix` on {time.strftime('%Y-%m-%d', time.gmtime())}: {machine_words()}, "
-            f"{_version('prometheus')}, {_version('prometheus-alertmanager')}; scraped every {intervals}, the rules as "
-            f"shipped, Alertmanager without inhibition, each alert by itself and at once; load {min(loads):.0f} to "
-            f"{max(loads):.0f} where it was noted. Seconds are from the fault until Alertmanager has passed the alert on, and from the repair "
-            "until it has passed its end on.",
+            f"`python -m benchmarks.alert_matrix` on {time.strftime('%Y-%m-%d', time.gmtime())}:"
+            f" {machine_words()}, {_version('prometheus')}, {_version('prometheus-alertmanager')};"
+            f" scraped every {intervals}, the rules as shipped, Alertmanager without inhibition, each alert"
+            f" by itself and at once; load {min(loads):.0f} to {max(loads):.0f} where it was noted."
+            " Seconds are from the fault until Alertmanager has passed the alert on, and from the repair"
+            " until it has passed its end on.",
             _PAGE_WIDTH,
         ),
         "",
-        f"{right} of {len(faults)} faults gave exactly the alerts of this table and cleared; {silent} of {len(healthy)} "
-        "healthy machines gave none.",
+        f"{right} of {len(faults)} faults gave exactly the alerts of this table and cleared;"
+        f" {silent} of {len(healthy)} healthy machines gave none.",
         f"Until a page: {_spread(seen.fired_seconds for _, seen in faults if seen.pages)}; until a warning: "
         f"{_spread(seen.fired_seconds for _, seen in faults if not seen.pages)}; until it cleared: "
         f"{_spread(seen.cleared_seconds for _, seen in faults)}.",

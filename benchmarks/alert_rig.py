@@ -1,8 +1,9 @@
 """A real Prometheus and Alertmanager over simulated machines, and a receiver of what a person would get.
 
-Prometheus and Alertmanager are Debian's (`tools/install-system-packages`). Each machine is a real `gpudiag serve` on a
-simulated machine, which is changed while it is watched. The rules are the shipped ones, with their own `for:`;
-Alertmanager passes each alert on by itself and at once, and inhibits nothing: one page for one fault is the rules' doing.
+Prometheus and Alertmanager are Debian's (`tools/install-system-packages`). Each machine is a real `gpudiag
+serve` on a simulated machine, which is changed while it is watched. The rules are the shipped ones, with
+their own `for:`; Alertmanager passes each alert on by itself and at once, and inhibits nothing: one page for
+one fault is the rules' doing.
 """
 
 import contextlib

@@ -2,9 +2,10 @@
 
     python benchmarks/explain_corpus.py
 
-Precision: of the texts for which a cause was named, the share in which it was the right one and first. Recall: of the
-texts that have a cause, the share in which it was. The large log is 50 MB of training output with a failure at its
-end, written to a temporary folder: once of one shape of line, once of lines that each have "error" in other words.
+Precision: of the texts for which a cause was named, the share in which it was the right one and first.
+Recall: of the texts that have a cause, the share in which it was. The large log is 50 MB of training output
+with a failure at its end, written to a temporary folder: once of one shape of line, once of lines that each
+have "error" in other words.
 """
 
 import hashlib
@@ -51,13 +52,19 @@ def row(kind: str, chosen: list[Text]) -> str:
 
 def steady_line(number: int) -> str:
     """A line as trainers print it."""
-    return f"2025-11-21 10:00:00,{number % 1000:03d} INFO [rank{number % 8}]: step {number} loss {2 + number % 97 / 97:.4f} lr 1e-4 tokens/s 12345 mem 70.1GiB\n"
+    return (
+        f"2025-11-21 10:00:00,{number % 1000:03d} INFO [rank{number % 8}]: step {number} loss"
+        f" {2 + number % 97 / 97:.4f} lr 1e-4 tokens/s 12345 mem 70.1GiB\n"
+    )
 
 
 def varied_line(number: int) -> str:
     """A line of an error that is like no other."""
     letters = hashlib.sha256(str(number).encode()).hexdigest()[:40].translate(_NO_DIGITS)
-    return f"ERROR worker {letters} failed with error {letters[:9]}: {letters[9:]} could not be read from the queue of {number}\n"
+    return (
+        f"ERROR worker {letters} failed with error {letters[:9]}: {letters[9:]} could not be"
+        f" read from the queue of {number}\n"
+    )
 
 
 def cost(name: str, line: Callable[[int], str]) -> str:

@@ -2,9 +2,9 @@
 
     python benchmarks/explain_jobs.py [--ranks 1000] [--megabytes 50] [KIND...]
 
-Each job is written to a temporary folder: a log per host in which its eight ranks interleave, the words of its torchrun,
-a kernel log where the kernel has logged something. The clocks of the hosts are wrong by up to 5 seconds. All ranks print
-echoes. A job is right where rank, host, kind and line are those of the fault.
+Each job is written to a temporary folder: a log per host in which its eight ranks interleave, the words of
+its torchrun, a kernel log where the kernel has logged something. The clocks of the hosts are wrong by up to 5
+seconds. All ranks print echoes. A job is right where rank, host, kind and line are those of the fault.
 """
 
 import argparse
@@ -64,7 +64,10 @@ class Job:
         frame = f'  File "{where}", line {number}, in step\n    out = model(batch)\n'
         self.put(
             rank,
-            f'Traceback (most recent call last):\n  File "/home/ann/job/train.py", line 120, in <module>\n    main()\n{frame}{error}',
+            "Traceback (most recent call last):\n"
+            '  File "/home/ann/job/train.py", line 120, in <module>\n'
+            "    main()\n"
+            f"{frame}{error}",
         )
         self.exits[rank] = 1
 
@@ -83,7 +86,8 @@ def write_steps(job: Job, size_bytes: int, steps: int) -> None:
         for rank in range(job.ranks):
             clock = job.clock(rank // LOCAL, at)
             job.lines[rank // LOCAL].append(
-                f"{clock:%Y-%m-%d %H:%M:%S},{clock.microsecond // 1000:03d} INFO [rank {rank}] step {step}/{steps * 4} loss {2.5 - step / 1000:.4f} grad {1 + rank % 7 / 10:.3f} {filler}\n"
+                f"{clock:%Y-%m-%d %H:%M:%S},{clock.microsecond // 1000:03d} INFO [rank {rank}] step"
+                f" {step}/{steps * 4} loss {2.5 - step / 1000:.4f} grad {1 + rank % 7 / 10:.3f} {filler}\n"
             )
     job.ended_at = at + timedelta(seconds=2)
 
@@ -99,27 +103,35 @@ def write_echoes(job: Job, but: set[int], kind: str) -> None:
             job.log_at(
                 rank,
                 at,
-                f"[Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={work}, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600{rank % 90:03d} milliseconds before timing out.",
+                f"[Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={work},"
+                " OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for"
+                f" 600{rank % 90:03d} milliseconds before timing out.",
             )
             job.log_at(
                 rank,
                 at,
-                f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]  failure detected by watchdog at work sequence id: {work} PG status: last enqueued work: {work + 3}, last completed work: {work - 1}",
+                f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]  failure detected by watchdog at work sequence"
+                f" id: {work} PG status: last enqueued work: {work + 3}, last completed work: {work - 1}",
                 "ProcessGroupNCCL.cpp:2268",
             )
             job.exits.setdefault(rank, -6)
         elif kind == "nccl":
             job.raise_at(
                 rank,
-                "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3690, remote process exited or there was a network error, NCCL version 2.27.5\n"
-                "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+                "torch.distributed.DistBackendError: NCCL error in:"
+                " /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3690, remote"
+                " process exited or there was a network error, NCCL version 2.27.5\n"
+                "ncclRemoteError: A call failed possibly due to a network error or a"
+                " remote process exiting prematurely.",
                 f"{SITE}/torch/distributed/distributed_c10d.py",
                 2906,
             )
         else:
             job.raise_at(
                 rank,
-                f"RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.{rank // LOCAL}.1]:{20000 + rank}. This is typically caused by a remote worker crashing.",
+                "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]"
+                f" Connection closed by peer [10.0.{rank // LOCAL}.1]:{20000 + rank}."
+                " This is typically caused by a remote worker crashing.",
                 f"{SITE}/torch/autograd/graph.py", 979,
             )  # fmt: skip
     job.ended_at = at
@@ -138,12 +150,18 @@ def write_launchers(job: Job, silent: set[int] | None = None) -> None:
         )
         out = job.lines[node]
         out += [
-            f"W{clock:%m%d %H:%M:%S.%f} {9000 + node} torch/distributed/elastic/multiprocessing/api.py:1028] Sending process {10000 + rank} closing signal SIGTERM\n"
+            (
+                f"W{clock:%m%d %H:%M:%S.%f} {9000 + node}"
+                " torch/distributed/elastic/multiprocessing/api.py:1028] Sending process"
+                f" {10000 + rank} closing signal SIGTERM\n"
+            )
             for rank in codes
             if rank != guilty
         ]
         out.append(
-            f"E{clock:%m%d %H:%M:%S.%f} {9000 + node} torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {codes[guilty]}) local_rank: {guilty % LOCAL} (pid: {10000 + guilty}) of binary: /opt/env/bin/python\n"
+            f"E{clock:%m%d %H:%M:%S.%f} {9000 + node} torch/distributed/elastic/multiprocessing/api.py:1002]"
+            f" failed (exitcode: {codes[guilty]}) local_rank: {guilty % LOCAL} (pid: {10000 + guilty})"
+            " of binary: /opt/env/bin/python\n"
         )
         out.append(
             "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
@@ -170,8 +188,13 @@ def row(job: Job, place: int, rank: int, code: int, clock: datetime) -> str:
         else "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
     )
     return (
-        f"[{place}]:\n  time      : {clock:%Y-%m-%d_%H:%M:%S}\n  host      : {job.host(rank // LOCAL)}\n  rank      : {rank} (local_rank: {rank % LOCAL})\n"
-        f"  exitcode  : {code} (pid: {10000 + rank}){f'  ({signal})' if signal else ' '}\n  error_file: <N/A>\n  traceback : {how}\n"
+        f"[{place}]:\n"
+        f"  time      : {clock:%Y-%m-%d_%H:%M:%S}\n"
+        f"  host      : {job.host(rank // LOCAL)}\n"
+        f"  rank      : {rank} (local_rank: {rank % LOCAL})\n"
+        f"  exitcode  : {code} (pid: {10000 + rank}){f'  ({signal})' if signal else ' '}\n"
+        "  error_file: <N/A>\n"
+        f"  traceback : {how}\n"
     )
 
 
@@ -188,7 +211,8 @@ def cuda_out_of_memory(job: Job, chance: random.Random) -> None:
     job.rank, job.topic, job.word = chance.randrange(job.ranks), "cuda.out_of_memory", "Tried to allocate"
     job.raise_at(
         job.rank,
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.11 GiB of which 1.02 GiB is free.",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity"
+        " of 79.11 GiB of which 1.02 GiB is free.",
     )
     write_echoes(job, {job.rank}, "nccl")
     write_launchers(job)
@@ -205,7 +229,10 @@ def lost_gpu(job: Job, chance: random.Random) -> None:
     node = job.rank // LOCAL
     clock = job.clock(node, job.ended_at)
     job.kernel[node] = [
-        f"{clock:%b %d %H:%M:%S} {job.host(node)} kernel: NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+        (
+            f"{clock:%b %d %H:%M:%S} {job.host(node)} kernel: NVRM: Xid (PCI:0000:5d:00): 79,"
+            " pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+        )
     ]
     job.raise_at(job.rank, "RuntimeError: CUDA error: unspecified launch failure")
     write_echoes(job, {job.rank}, "nccl")
@@ -218,7 +245,10 @@ def killed_by_host_memory(job: Job, chance: random.Random) -> None:
     node = job.rank // LOCAL
     clock = job.clock(node, job.ended_at)
     job.kernel[node] = [
-        f"{clock:%b %d %H:%M:%S} {job.host(node)} kernel: Out of memory: Killed process {10000 + job.rank} (python) total-vm:812345678kB, anon-rss:523456789kB\n"
+        (
+            f"{clock:%b %d %H:%M:%S} {job.host(node)} kernel: Out of memory: Killed process"
+            f" {10000 + job.rank} (python) total-vm:812345678kB, anon-rss:523456789kB\n"
+        )
     ]
     job.exits[job.rank] = -9
     write_echoes(job, {job.rank}, "gloo")
@@ -252,7 +282,10 @@ def network_link(job: Job, chance: random.Random) -> None:
     peer = (node + 1) % (job.ranks // LOCAL)
     clock = job.clock(node, job.ended_at)
     job.lines[node].append(
-        f"{clock:%Y-%m-%dT%H:%M:%S} {job.host(node)}:{10000 + job.rank}:{20000 + job.rank} [{job.rank % LOCAL}] ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer 10.0.{peer}.1<44206> with status=12 opcode=0 len=0 vendor err 129 (Send) localGid ::ffff:10.0.{node}.1 remoteGids::ffff:10.0.{peer}.1 hca mlx5_3\n"
+        f"{clock:%Y-%m-%dT%H:%M:%S} {job.host(node)}:{10000 + job.rank}:{20000 + job.rank}"
+        f" [{job.rank % LOCAL}] ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer"
+        f" 10.0.{peer}.1<44206> with status=12 opcode=0 len=0 vendor err 129 (Send) localGid"
+        f" ::ffff:10.0.{node}.1 remoteGids::ffff:10.0.{peer}.1 hca mlx5_3\n"
     )
     write_echoes(job, set(), "nccl")
     write_launchers(job)
@@ -267,7 +300,10 @@ def missing_node(job: Job, chance: random.Random) -> None:
     for rank in range(job.ranks):
         if rank // LOCAL != node:
             words = (
-                f"Timed out after 601 seconds waiting for clients. {job.ranks - LOCAL}/{job.ranks} clients joined."
+                (
+                    "Timed out after 601 seconds waiting for clients."
+                    f" {job.ranks - LOCAL}/{job.ranks} clients joined."
+                )
                 if rank == 0
                 else f"wait timeout after 600000ms, keys: /default_pg/0//cpu//0/{job.rank + rank % LOCAL}"
             )
@@ -293,7 +329,8 @@ def loader_killed(job: Job, chance: random.Random) -> None:
     job.rank, job.topic, job.word = chance.randrange(job.ranks), "host.shared_memory_small", "Bus error"
     job.raise_at(
         job.rank,
-        "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
+        "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that"
+        " dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
     )
     write_echoes(job, {job.rank}, "gloo")
     write_launchers(job)
@@ -305,15 +342,18 @@ def time_limit(job: Job, chance: random.Random) -> None:
     at = job.ended_at
     node = chance.randrange(job.ranks // LOCAL)
     job.lines[node].append(
-        f"slurmstepd: error: *** STEP 4242.0 ON {job.host(node)} CANCELLED AT {job.clock(node, at):%Y-%m-%dT%H:%M:%S} DUE TO TIME LIMIT ***\n"
+        f"slurmstepd: error: *** STEP 4242.0 ON {job.host(node)} CANCELLED AT"
+        f" {job.clock(node, at):%Y-%m-%dT%H:%M:%S} DUE TO TIME LIMIT ***\n"
     )
     for host in range(job.ranks // LOCAL):
         clock = job.clock(host, at + timedelta(seconds=1))
         job.lines[host].append(
-            f"W{clock:%m%d %H:%M:%S.%f} {9000 + host} torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal, shutting down workers\n"
+            f"W{clock:%m%d %H:%M:%S.%f} {9000 + host} torch/distributed/elastic/agent/server/api.py:753]"
+            " Received 15 death signal, shutting down workers\n"
         )
         job.lines[host].append(
-            f"torch.distributed.elastic.multiprocessing.api.SignalException: Process {9000 + host} got signal: 15\n"
+            "torch.distributed.elastic.multiprocessing.api.SignalException: Process"
+            f" {9000 + host} got signal: 15\n"
         )
 
 
@@ -323,11 +363,14 @@ def other_collective(job: Job, chance: random.Random) -> None:
     write_echoes(job, {job.rank}, "timeout")
     job.log_at(
         job.rank, job.ended_at,
-        f"[Rank {job.rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2847, OpType=BROADCAST, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
+        f"[Rank {job.rank}] Watchdog caught collective operation timeout:"
+        " WorkNCCL(SeqNum=2847, OpType=BROADCAST, NumelIn=4, NumelOut=4, Timeout(ms)=600000)"
+        " ran for 600012 milliseconds before timing out.",
     )  # fmt: skip
     job.log_at(
         job.rank, job.ended_at,
-        f"[PG ID 0 PG GUID 0(default_pg) Rank {job.rank}]  failure detected by watchdog at work sequence id: 2847 PG status: last enqueued work: 2850, last completed work: 2846",
+        f"[PG ID 0 PG GUID 0(default_pg) Rank {job.rank}]  failure detected by watchdog at work sequence id:"
+        " 2847 PG status: last enqueued work: 2850, last completed work: 2846",
         "ProcessGroupNCCL.cpp:2268",
     )  # fmt: skip
     job.exits[job.rank] = -6
@@ -396,7 +439,8 @@ def main() -> None:
         right += good
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
-            f"{kind:24} {'right' if good else 'WRONG':6} {size / 1e6:5.1f} MB {seconds:5.1f} s of CPU {wall:5.1f} s {peak:5.0f} MiB at most: {verdict.sentence[:90] if verdict else ''}",
+            f"{kind:24} {'right' if good else 'WRONG':6} {size / 1e6:5.1f} MB {seconds:5.1f} s of CPU"
+            f" {wall:5.1f} s {peak:5.0f} MiB at most: {verdict.sentence[:90] if verdict else ''}",
             flush=True,
         )
     print(f"{right} of {len(options.kinds or KINDS)} right")

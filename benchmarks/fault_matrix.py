@@ -63,13 +63,14 @@ def render(runs: list[Run], ranks: int) -> str:
     lines = [
         textwrap.fill(paragraph, PAGE_WIDTH)
         for paragraph in (
-            f"`python -m benchmarks.fault_matrix`: {machine()}, Linux "
-            f"{'.'.join(platform.release().split('.')[:2])}, Python {platform.python_version()}, torch "
-            f"{version('torch')}; load {spread(run.load for run in runs)}. "
-            f"Each cell is `gpudiag nccl-test --inject` on {ranks} gloo ranks, the rank by turns; operations take far "
-            "less than 0.1 s.",
-            "Cell: runs in which kind, rank, stage and exit status were right, of all runs; median and longest "
-            "seconds from the fault to the verdict. A mismatch has no cell where no collective runs.",
+            f"`python -m benchmarks.fault_matrix`: {machine()}, Linux"
+            f" {'.'.join(platform.release().split('.')[:2])}, Python"
+            f" {platform.python_version()}, torch {version('torch')}; load"
+            f" {spread(run.load for run in runs)}. Each cell is `gpudiag nccl-test --inject` on"
+            f" {ranks} gloo ranks, the rank by turns; operations take far less than 0.1 s.",
+            "Cell: runs in which kind, rank, stage and exit status were right, of all"
+            " runs; median and longest seconds from the fault to the verdict."
+            " A mismatch has no cell where no collective runs.",
         )
     ]
     for launcher in dict.fromkeys(run.cell.launcher for run in runs):

@@ -13,9 +13,10 @@
     python -m benchmarks.hang_matrix --gpus --ranks 2        jobs on GPUs, by the stand-in for CUDA: waits spin in libcuda.so
     python -m benchmarks.hang_matrix --gpus --healthy 100    looks at healthy ones
 
-Prints a row for each kind: in how many runs rank, kind and line were right, and how long the command took. The jobs know nothing
-of gpudiag. `frozen_disk` needs root: it freezes a file system of its own, in a file. Rows of ZMQ and Ray are left out where the packages
-pyzmq and ray are not installed; with setproctitle the workers of engines are renamed.
+Prints a row for each kind: in how many runs rank, kind and line were right, and how long the command took.
+The jobs know nothing of gpudiag. `frozen_disk` needs root: it freezes a file system of its own, in a file.
+Rows of ZMQ and Ray are left out where the packages pyzmq and ray are not installed; with setproctitle the
+workers of engines are renamed.
 """
 
 import argparse
@@ -92,7 +93,10 @@ def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subpro
     if what == "missing_rank":
         variables = f"RANK=$rank WORLD_SIZE={ranks} MASTER_ADDR=127.0.0.1 MASTER_PORT={port}"
         # Rank 1 is the one that ends at once, and whose shell goes on.
-        script_of_ranks = f"for rank in {' '.join(map(str, range(ranks)))}; do [ $rank = 1 ] || {variables} {' '.join(argv)} & done; wait"
+        script_of_ranks = (
+            f"for rank in {' '.join(map(str, range(ranks)))}; do [ $rank = 1 ] ||"
+            f" {variables} {' '.join(argv)} & done; wait"
+        )
         argv = ["bash", "-c", script_of_ranks]
     elif what in ("missing_node", "static_node"):
         torchrun = str(Path(sys.executable).parent / "torchrun")
@@ -307,7 +311,8 @@ def try_healthy(
                 verdicts = seen.document.get("jobs") or [{"findings": [], "headline": seen.text[-300:]}]
                 record(f"healthy-{what}-{len(answers)}", seen)
                 found = [one["code"] for one in verdicts[0]["findings"]]
-                # A rank that works while others wait, and ranks that are still to come, are reported and not accused.
+                # A rank that works while others wait, and ranks that are still to come, are reported and not
+                # accused.
                 allowed = {"polls.py": {"hang.works_alone", "hang.still"}, "threads.py": {"hang.works_alone"}}
                 tolerated = set(found) <= allowed.get(script, set())
                 # An idle server is to be called so.

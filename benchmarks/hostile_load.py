@@ -2,9 +2,9 @@
 
     python benchmarks/hostile_load.py KIND PORT CLIENTS SECONDS
 
-KIND: heads (a header without end), bodies (a body without end), pipelined (requests without end), half-open (the
-beginning of a head, and no more), never-reading (asks for a day's history again and again and takes none of it).
-A client that is cut off comes again. Prints one JSON object.
+KIND: heads (a header without end), bodies (a body without end), pipelined (requests without end), half-open
+(the beginning of a head, and no more), never-reading (asks for a day's history again and again and takes none
+of it). A client that is cut off comes again. Prints one JSON object.
 """
 
 import itertools

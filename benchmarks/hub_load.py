@@ -2,10 +2,11 @@
 
     python benchmarks/hub_load.py [--machines 50] [--bad 10] [--seconds 30] [--rate 50] [--viewers 20]
 
-The machines are sockets in one process (`tests/fake_machines.py`), which answer with the document of a real service on 8 simulated
-GPUs, each under a name of its own: 50 services would take more than two processors by themselves. The hub is `gpudiag serve --hub`
-as shipped. Each line is measured while all are well, and then with the bad ones among them; the last column is the ratio to the
-service of one machine, measured in the same run. What a user would pick instead, a browser tab a machine, is the line `one machine`.
+The machines are sockets in one process (`tests/fake_machines.py`), which answer with the document of a real
+service on 8 simulated GPUs, each under a name of its own: 50 services would take more than two processors by
+themselves. The hub is `gpudiag serve --hub` as shipped. Each line is measured while all are well, and then
+with the bad ones among them; the last column is the ratio to the service of one machine, measured in the same
+run. What a user would pick instead, a browser tab a machine, is the line `one machine`.
 """
 
 import argparse
@@ -102,9 +103,9 @@ def measure_page(service: Served, name: str, path: str, options: argparse.Namesp
     share = (processor_seconds(pid) - spent) / (time.monotonic() - began)
     ratio = f", {seen['p99'] / alone:.1f} times that of one machine" if alone else ""
     print(
-        f"{name}: {path}, {size / 1000:.0f} kB, {options.rate} a second: {seen['good']} of {seen['sent']} answered, "
-        f"p50 {milliseconds(seen['p50'])}, p99 {milliseconds(seen['p99'])}{ratio}, {share:.1%} of a core "
-        f"(sent {milliseconds(seen['sent_late_p99'])} late, p99)",
+        f"{name}: {path}, {size / 1000:.0f} kB, {options.rate} a second: {seen['good']} of {seen['sent']}"
+        f" answered, p50 {milliseconds(seen['p50'])}, p99 {milliseconds(seen['p99'])}{ratio}, {share:.1%} of"
+        f" a core (sent {milliseconds(seen['sent_late_p99'])} late, p99)",
         flush=True,
     )
     return float(seen["p99"])

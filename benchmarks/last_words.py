@@ -2,10 +2,11 @@
 
     python -m benchmarks.last_words [--only KIND] [--output terminal|pipe|file] [--keep FOLDER]
 
-Each job of `run_jobs/endings.py` runs with gpudiag's defaults, its output on a terminal, a pipe or a file. A job that stands still is
-looked at by `gpudiag hang` once `run` has reported it, and is then interrupted with SIGINT, as Ctrl-C does. Compared are the rank that is
-named first and a part of the sentence, of `run`'s last words, of `hang` (asked before the end), of `explain` on the job's log and on the
-verdict. Exit status 1 where one differs from what is so. `hang` is not asked of a job that fails at once.
+Each job of `run_jobs/endings.py` runs with gpudiag's defaults, its output on a terminal, a pipe or a file. A
+job that stands still is looked at by `gpudiag hang` once `run` has reported it, and is then interrupted with
+SIGINT, as Ctrl-C does. Compared are the rank that is named first and a part of the sentence, of `run`'s last
+words, of `hang` (asked before the end), of `explain` on the job's log and on the verdict. Exit status 1 where
+one differs from what is so. `hang` is not asked of a job that fails at once.
 """
 
 import argparse
@@ -267,7 +268,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         results = list(rows(cases, options.output or list(OUTPUTS), options.keep or Path(name)))
     print(
-        f"\n{sum(results)} of {len(results)} agree; load {os.getloadavg()[0]:.0f}, {os.cpu_count()} processors"
+        "\n"
+        f"{sum(results)} of {len(results)} agree; load {os.getloadavg()[0]:.0f}, {os.cpu_count()} processors"
     )
     return 0 if all(results) else 1
 

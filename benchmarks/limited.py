@@ -8,7 +8,8 @@
     proc            /proc is not mounted (needs root)
     folders         no file and no folder can be made, as on a read-only file system
 
-The refusals of `processes`, `threads` and `folders` are a seccomp filter: it counts for root too, and for every child.
+The refusals of `processes`, `threads` and `folders` are a seccomp filter: it counts for root too, and for
+every child.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every command under every limit: `python -m benchmarks.limits_matrix [WORD...]` chooses some.
 
-A shortage of gpudiag's own must end with exit status 3 and a sentence, or change nothing (0, or the 2 that the command has
-without a limit); never 1, which a gate takes for a fault of the machine, never 70 and never a traceback.
-`tests/cli/test_limits.py` walks a slice of it.
+A shortage of gpudiag's own must end with exit status 3 and a sentence, or change nothing (0, or the 2 that
+the command has without a limit); never 1, which a gate takes for a fault of the machine, never 70 and never a
+traceback. `tests/cli/test_limits.py` walks a slice of it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def main() -> None:
                 wrong += bool(fault)
                 printed = (errors.strip() or out.strip()).splitlines() or [""]
                 print(
-                    f"{command:14} {limit:16} {status:4}  {fault or 'as it must be':14} {printed[0 if 'gpudiag:' in printed[0] else -1][:150]}",
+                    f"{command:14} {limit:16} {status:4}  {fault or 'as it must be':14}"
+                    f" {printed[0 if 'gpudiag:' in printed[0] else -1][:150]}",
                     flush=True,
                 )
     print(f"{wrong} wrong")

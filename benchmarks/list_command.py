@@ -1,8 +1,9 @@
 """Compare `gpudiag list --json` with what people use instead, on one simulated machine of 8 GPUs.
 
-Wall time and peak memory of whole commands, started one after the other in interleaved rounds, so that
-a busy moment hits all of them alike; gpudiag's share of each of the others by both times. Nothing here is a speed of a GPU.
-With `+driver-costs` calls into the driver take what they did on an H100 (gpudiag/simulate/driver_costs.toml).
+Wall time and peak memory of whole commands, started one after the other in interleaved rounds, so that a busy
+moment hits all of them alike; gpudiag's share of each of the others by both times. Nothing here is a speed of
+a GPU. With `+driver-costs` calls into the driver take what they did on an H100
+(gpudiag/simulate/driver_costs.toml).
 
     python benchmarks/list_command.py [--rounds 15] [--scenario gh200+driver-costs] [--json]
 """

@@ -2,10 +2,11 @@
 
     python -m benchmarks.localise_fabric [--runs N] [--routing NAME] [--messy] [--exchange-ms MS] [NODES ...]
 
-Nothing is sent: `benchmarks/simulated_fabric.py` is the network, and knows what the judge does not. A bad part
-has 0.3 to 0.7 of its speed. `found` is the share of the networks in which that part is named; `most` what any choice of
-pairs could find with labels in as many rounds (`bound`); `false` how many others are named in each network; `rounds` the most that were
-needed. In the uneven networks one exchange in ten is 5 to 20 % slower by chance.
+Nothing is sent: `benchmarks/simulated_fabric.py` is the network, and knows what the judge does not. A bad
+part has 0.3 to 0.7 of its speed. `found` is the share of the networks in which that part is named; `most`
+what any choice of pairs could find with labels in as many rounds (`bound`); `false` how many others are named
+in each network; `rounds` the most that were needed. In the uneven networks one exchange in ten is 5 to 20 %
+slower by chance.
 """
 
 import argparse
@@ -123,10 +124,10 @@ def names(suspect: Suspect, fault: Fault, network: SimulatedFabric) -> bool:
 def bound(network: SimulatedFabric, fault: Fault, exchange_seconds: float) -> float:
     """The most that any choice of pairs could find of such faults in as many rounds.
 
-    One pair must meet: a leaf has one pair that leaves it in each turn. Uplinks behind adaptive routing carry a part of
-    each pair's data, and slow none by a tenth: they show only where the nodes of their leaf together exceed what is left,
-    and only beside two other leaves that send as much at once. That is no bound on the noise: one uplink of 16 that has
-    lost 0.3 of its speed takes 1.9 % from its leaf.
+    One pair must meet: a leaf has one pair that leaves it in each turn. Uplinks behind adaptive routing carry
+    a part of each pair's data, and slow none by a tenth: they show only where the nodes of their leaf
+    together exceed what is left, and only beside two other leaves that send as much at once. That is no bound
+    on the noise: one uplink of 16 that has lost 0.3 of its speed takes 1.9 % from its leaf.
     """
     size = Counter(network.leaf_of)
     if fault.kind == "link":
@@ -193,7 +194,9 @@ def main() -> None:
         if options.labels == ("without" if labels else "with"):
             continue
         print(
-            f"\n{'with' if labels else 'without'} labels\n{'network':28} nodes  bad         found   most  false rounds"
+            "\n"
+            f"{'with' if labels else 'without'} labels\n"
+            f"{'network':28} nodes  bad         found   most  false rounds"
         )
         for name, shape in SHAPES.items():
             if options.routing not in name:

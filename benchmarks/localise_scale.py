@@ -2,9 +2,10 @@
 
     python -m benchmarks.localise_scale [--runs N] [NODES ...]
 
-Nothing is sent: an exchange has the usual speed with a spread of 2 %, and 0.7 of it where a bad node or link takes part
-(collectives.md 5). Beside it what people do instead, with the same exchanges: every pair once (round robin), and
-halving by hand, which measures a group by its slowest pair. `benchmarks/localise_fabric.py` has networks with switches, and labels.
+Nothing is sent: an exchange has the usual speed with a spread of 2 %, and 0.7 of it where a bad node or link
+takes part (collectives.md 5). Beside it what people do instead, with the same exchanges: every pair once
+(round robin), and halving by hand, which measures a group by its slowest pair.
+`benchmarks/localise_fabric.py` has networks with switches, and labels.
 """
 
 import argparse
@@ -151,7 +152,10 @@ def main() -> None:
         "--runs", type=int, default=50, help="networks for each row, a tenth of them above 1,000 nodes"
     )
     options = parser.parse_args()
-    heading = f"{'nodes':>6} {'bad':>4} {'links':>5}  {'recall':>6} {'links':>6}  {'false':>6}  {'screen':>6} {'rounds':>6}"
+    heading = (
+        f"{'nodes':>6} {'bad':>4} {'links':>5}  {'recall':>6} {'links':>6}"
+        f"  {'false':>6}  {'screen':>6} {'rounds':>6}"
+    )
     three = f"gpudiag, the screen held to {SCREEN_ROUNDS} rounds at every number of nodes"
     methods: tuple[tuple[str, Callable[[Network, int], Found], int], ...] = (
         (f"gpudiag ({SCREEN_ROUNDS} rounds, all pairs up to {ALL_PAIRS_UP_TO} nodes)", ours, 10_000),

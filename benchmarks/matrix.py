@@ -2,8 +2,9 @@
 
     python -m benchmarks.MATRIX --results FILE [--times N] [--at-most N] [--jobs N] [--page docs/PAGE.md]
 
-Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was. `--at-most 1`
-makes one run and stops; `--at-most 0` only prints. `--page` writes the table into that page too.
+Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was.
+`--at-most 1` makes one run and stops; `--at-most 0` only prints. `--page` writes the table into that page
+too.
 """
 
 import argparse

@@ -2,10 +2,11 @@
 
     python -m benchmarks.metric_churn
 
-One real service on a simulated machine lives through a day: jobs come and go, GPUs get hot, are slowed down, report Xids,
-are reset, fall off the bus, vanish; the driver is reloaded, the machine booted. Time is shortened to what changes: between
-two events every scrape has the same series. Prints, for both dialects, the series at the day's begin, those of the whole
-day, how many came and went, and the metrics that most of them belong to.
+One real service on a simulated machine lives through a day: jobs come and go, GPUs get hot, are slowed down,
+report Xids, are reset, fall off the bus, vanish; the driver is reloaded, the machine booted. Time is
+shortened to what changes: between two events every scrape has the same series. Prints, for both dialects, the
+series at the day's begin, those of the whole day, how many came and went, and the metrics that most of them
+belong to.
 """
 
 import re

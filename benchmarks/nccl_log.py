@@ -2,9 +2,9 @@
 
     python benchmarks/nccl_log.py
 
-Each log is that of a healthy job of 1,024 ranks on 128 hosts in one file, as NCCL 2.28 words it: their start, then up to
-50 MB collectives (NCCL_DEBUG_SUBSYS=COLL), or the channels of an all-to-all, every line about another pair of ranks. The
-third figure is what the first log takes where its lines are not known as NCCL's.
+Each log is that of a healthy job of 1,024 ranks on 128 hosts in one file, as NCCL 2.28 words it: their start,
+then up to 50 MB collectives (NCCL_DEBUG_SUBSYS=COLL), or the channels of an all-to-all, every line about
+another pair of ranks. The third figure is what the first log takes where its lines are not known as NCCL's.
 """
 
 import json
@@ -44,7 +44,8 @@ def main() -> None:
             cost = json.loads(done.stdout)
             size = f"{path.stat().st_size / 1e6:.0f} MB, {cost['lines']:,} lines"
             print(
-                f"{name}: {size}: {cost['seconds']:.1f} s of processor, {cost['mib']:.0f} MiB, {cost['findings']} findings"
+                f"{name}: {size}: {cost['seconds']:.1f} s of processor, {cost['mib']:.0f}"
+                f" MiB, {cost['findings']} findings"
             )
 
 
@@ -66,8 +67,9 @@ def collectives() -> Iterator[str]:
     """Collectives, rank after rank."""
     for number in count():
         yield (
-            f"{head(number % JOB.size)}AllReduce: opCount {number // JOB.size:x} sendbuff 0x7f2a4c000000 recvbuff 0x7f2a4c000000"
-            " count 26214400 datatype 9 op 0 root 0 comm 0x55d00000 [nranks=1024] stream 0x558f3b20\n"
+            f"{head(number % JOB.size)}AllReduce: opCount {number // JOB.size:x} sendbuff 0x7f2a4c000000"
+            " recvbuff 0x7f2a4c000000 count 26214400 datatype 9 op 0 root 0 comm 0x55d00000"
+            " [nranks=1024] stream 0x558f3b20\n"
         )
 
 
@@ -76,7 +78,10 @@ def channels() -> Iterator[str]:
     for distance in count(1):
         for rank in range(JOB.size):
             other = (rank + distance) % JOB.size
-            yield f"{head(rank)}Channel 00/1 : {rank}[{rank % 8}] -> {other}[{other % 8}] [send] via NET/IB/{rank % 8}/GDRDMA/Shared\n"
+            yield (
+                f"{head(rank)}Channel 00/1 : {rank}[{rank % 8}] -> {other}[{other % 8}] [send] via"
+                f" NET/IB/{rank % 8}/GDRDMA/Shared\n"
+            )
 
 
 def explain_one(path: str) -> None:

@@ -72,11 +72,13 @@ def print_table(found: Mapping[tuple[int, str], float], ranks: int) -> None:
         loop, again, cold, ours, bare = (found[size, variant] for variant in VARIANTS)
         busbw = size / ours * 2 * (ranks - 1) / ranks / 1e9
         print(
-            f"{size:>10} {loop * 1e6:>10.1f} {cold * 1e6:>10.1f} {ours * 1e6:>10.1f} {ours / loop - 1:>+10.1%} "
-            f"{ours / cold - 1:>+10.1%} {ours / bare - 1:>+10.1%} {again / loop - 1:>+10.1%} {busbw:>10.4f}"
+            f"{size:>10} {loop * 1e6:>10.1f} {cold * 1e6:>10.1f} {ours * 1e6:>10.1f}"
+            f" {ours / loop - 1:>+10.1%} {ours / cold - 1:>+10.1%} {ours / bare - 1:>+10.1%}"
+            f" {again / loop - 1:>+10.1%} {busbw:>10.4f}"
         )
     print(
-        f"aims: within {AIM_LARGE:.0%} at 1 MiB and up, {AIM_SMALL:.0%} at 8 B; channel at most {AIM_CHANNEL:.0%}"
+        f"aims: within {AIM_LARGE:.0%} at 1 MiB and up, {AIM_SMALL:.0%} at 8 B;"
+        f" channel at most {AIM_CHANNEL:.0%}"
     )
 
 

@@ -135,7 +135,8 @@ def print_bandwidth(ours: Side, theirs: Side, again: Side, statistic: str) -> No
             for side in (ours, theirs, again)
         )
         print(
-            f"  {size:>10} B {'':32} {mine:8.4f} {other:11.4f} {mine / other - 1:+11.1%} {control / other - 1:+15.1%}"
+            f"  {size:>10} B {'':32} {mine:8.4f} {other:11.4f}"
+            f" {mine / other - 1:+11.1%} {control / other - 1:+15.1%}"
         )
     print(f"  aim: within {AIM_BUSBW_SHARE:.0%}\n")
 

@@ -1,7 +1,8 @@
 """Real srun and mpirun over the four machines of `network_matrix`: one process on each, in its own network.
 
-Slurm's four nodes are this machine, and each task enters a namespace; its variables are those of four nodes. mpirun runs on
-machine1 and reaches the others by a program in the place of ssh. Faults must leave that way open.
+Slurm's four nodes are this machine, and each task enters a namespace; its variables are those of four nodes.
+mpirun runs on machine1 and reaches the others by a program in the place of ssh. Faults must leave that way
+open.
 """
 
 import os

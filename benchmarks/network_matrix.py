@@ -2,9 +2,9 @@
 
     python -m benchmarks.network_matrix [--only WORD ...] [--times 3] [--launcher tcp|env|torchrun|srun|mpirun] [--healthy | --faults]
 
-The machines are network namespaces, as in tests/ranks. A row is right where one report has the cause, the host and
-nobody else, and no other process has another report; a healthy one where all ranks end with status 0. The time runs from
-the start of the last rank to the end of the first report. Needs root.
+The machines are network namespaces, as in tests/ranks. A row is right where one report has the cause, the
+host and nobody else, and no other process has another report; a healthy one where all ranks end with status
+0. The time runs from the start of the last rank to the end of the first report. Needs root.
 """
 
 import argparse

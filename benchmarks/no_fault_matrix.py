@@ -192,8 +192,10 @@ class _SetLoopback:
 def render(runs: list[Run]) -> str:
     """A row for each number of loops and each disturbance, and what was reported where a run failed."""
     head = (
-        f"`python -m benchmarks.no_fault_matrix`: {machine()}, torch {version('torch')}; load {spread(run.load for run in runs)}. `gpudiag nccl-test` on 2 to 8 gloo ranks (torchrun: 2 to "
-        "4), all operations; then on 4 ranks that are stopped, or whose network is taken away, for 0.5 to 1.5 s. Nothing is wrong in any of them.",
+        f"`python -m benchmarks.no_fault_matrix`: {machine()}, torch {version('torch')}; load"
+        f" {spread(run.load for run in runs)}. `gpudiag nccl-test` on 2 to 8 gloo ranks (torchrun:"
+        " 2 to 4), all operations; then on 4 ranks that are stopped, or whose network is taken away,"
+        " for 0.5 to 1.5 s. Nothing is wrong in any of them.",
     )
     lines = [textwrap.fill(paragraph, PAGE_WIDTH) for paragraph in head]
     lines += ["", f"| beside or meanwhile | runs | {' | '.join(name.upper() for name in _OUTCOMES)} |"]
@@ -211,7 +213,10 @@ def render(runs: list[Run]) -> str:
     lines += ["", f"{len(failed)} of {len(runs)} runs ended in FAIL or ERROR."]
     for run in failed:
         cell = run.cell
-        what = f"{cell.launcher}, {cell.ranks} ranks, {cell.op}, {cell.disturbance or f'{cell.loops} loops'}: {run.reported}"
+        what = (
+            f"{cell.launcher}, {cell.ranks} ranks, {cell.op},"
+            f" {cell.disturbance or f'{cell.loops} loops'}: {run.reported}"
+        )
         lines += textwrap.wrap(what, PAGE_WIDTH, initial_indent="- ", subsequent_indent="  ")
     return "\n".join(lines)
 

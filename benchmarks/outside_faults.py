@@ -79,12 +79,13 @@ def main() -> None:
 def render(runs: list[Run]) -> str:
     """The table, what all runs come to, and what was reported where it was wrong."""
     head = (
-        f"`python -m benchmarks.outside_faults`: {machine()}, torch {version('torch')}; load {spread(run.load for run in runs)}. {RANKS} gloo ranks of `gpudiag nccl-test`, and of "
-        "`gpudiag train --script --hang-after 1` from `early exit` on; the rank by turns, the moment at random. "
-        "Nothing is injected: signals, control groups (v1), mounts and scripts do it. A rank that spins counts as "
-        "working, and is given up after 30 times `--hang-after`.",
-        "Cell: runs whose first finding had the right rank and the right kind, of all runs; median and longest "
-        "seconds from the fault, for scripts from the start, to the end of the run.",
+        f"`python -m benchmarks.outside_faults`: {machine()}, torch {version('torch')}; load"
+        f" {spread(run.load for run in runs)}. {RANKS} gloo ranks of `gpudiag nccl-test`, and of"
+        " `gpudiag train --script --hang-after 1` from `early exit` on; the rank by turns, the moment at"
+        " random. Nothing is injected: signals, control groups (v1), mounts and scripts do it."
+        " A rank that spins counts as working, and is given up after 30 times `--hang-after`.",
+        "Cell: runs whose first finding had the right rank and the right kind, of all runs; median and"
+        " longest seconds from the fault, for scripts from the start, to the end of the run.",
     )
     lines = [textwrap.fill(paragraph, PAGE_WIDTH) for paragraph in head]
     lines += ["", f"| fault | {' | '.join(LAUNCHERS)} |", "| --- " * (len(LAUNCHERS) + 1) + "|"]

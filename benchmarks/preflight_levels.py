@@ -2,13 +2,14 @@
 
     python benchmarks/preflight_levels.py
 
-First level instant on simulated GPUs, one of them hung, and quick without a GPU: the median and the slowest of several
-runs, beside the promise. Then quick and standard without a GPU, in pairs: as it is, with one import of torch for the
-command, and with an import for each set of ranks and for the question what torch sees. The ratio is of the processor time
-of the command with all that it starts; beside other work on the machine only that ratio counts.
+First level instant on simulated GPUs, one of them hung, and quick without a GPU: the median and the slowest
+of several runs, beside the promise. Then quick and standard without a GPU, in pairs: as it is, with one
+import of torch for the command, and with an import for each set of ranks and for the question what torch
+sees. The ratio is of the processor time of the command with all that it starts; beside other work on the
+machine only that ratio counts.
 
-Prints the median and the slowest of several runs, the median of processor time, and the promise. With `+driver-costs`
-calls into the driver take what they did on an H100 (gpudiag/simulate/driver_costs.toml).
+Prints the median and the slowest of several runs, the median of processor time, and the promise. With
+`+driver-costs` calls into the driver take what they did on an H100 (gpudiag/simulate/driver_costs.toml).
 """
 
 import os

@@ -2,13 +2,13 @@
 
     python benchmarks/public_expressions.py [--seconds 90] [--markdown]
 
-Starts `gpudiag serve` on eight busy H100s and on one that is cut into MIG instances, has Prometheus (Debian's package)
-scrape both in dcgm-exporter's dialect as OpenMetrics, and evaluates every expression of
-`tests/corpus/metrics/public_expressions.tsv`. Prints those without data with the reason that the list has, and a count
-by where they are from; `--markdown` prints the table of docs/metrics-dcgm.md. Labels of the target that the
-expressions ask for (a cloud's names) are set in the scrape configuration, and variables of Grafana stand for all there
-is. Nobody has the GPUs: what asks for a pod or a job has no data here, and `tests/unit/render/test_public_expressions.py`
-holds it against machines whose GPUs are had.
+Starts `gpudiag serve` on eight busy H100s and on one that is cut into MIG instances, has Prometheus (Debian's
+package) scrape both in dcgm-exporter's dialect as OpenMetrics, and evaluates every expression of
+`tests/corpus/metrics/public_expressions.tsv`. Prints those without data with the reason that the list has,
+and a count by where they are from; `--markdown` prints the table of docs/metrics-dcgm.md. Labels of the
+target that the expressions ask for (a cloud's names) are set in the scrape configuration, and variables of
+Grafana stand for all there is. Nobody has the GPUs: what asks for a pod or a job has no data here, and
+`tests/unit/render/test_public_expressions.py` holds it against machines whose GPUs are had.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python -m benchmarks.run_cost [--pairs N] [--ranks N] [--steps N] [--work SECONDS]
 
-A pair is the same job twice, one after the other, in turn with and without first. Steps per second are the job's own figure. The
-processor time of gpudiag is what its verdict reports of itself, and what `gpudiag run` of a command that does nothing takes (its start
-and its end), against that of all the job's processes, its launcher included; it hardly depends on what else the machine does, which
-the throughput does.
+A pair is the same job twice, one after the other, in turn with and without first. Steps per second are the
+job's own figure. The processor time of gpudiag is what its verdict reports of itself, and what `gpudiag run`
+of a command that does nothing takes (its start and its end), against that of all the job's processes, its
+launcher included; it hardly depends on what else the machine does, which the throughput does.
 """
 
 import argparse
@@ -106,7 +106,9 @@ def main() -> None:
                 flush=True,
             )
     print(
-        f"\nmedian with / without: {median(ratios):.4f}; median share of the job's processor time: {median(shares):.2%}"
+        "\n"
+        f"median with / without: {median(ratios):.4f}; median share of the job's"
+        f" processor time: {median(shares):.2%}"
     )
     print(f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors, {options.ranks} ranks")
 

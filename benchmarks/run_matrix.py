@@ -2,12 +2,14 @@
 
     python -m benchmarks.run_matrix [--only KIND] [--repeats N] [--ranks N] [--cuda]
 
-A healthy job may show no stall and no slow rank; a stalled one is ended by gpudiag once it is reported, with rank and line; a slow
-or failing one must name its rank, a slow one its line too. The step beside the job's own may be a part of it (ranks that meet several
-times in a step) or not known, and never some steps. Exit status 1 where one is not reported right.
+A healthy job may show no stall and no slow rank; a stalled one is ended by gpudiag once it is reported, with
+rank and line; a slow or failing one must name its rank, a slow one its line too. The step beside the job's
+own may be a part of it (ranks that meet several times in a step) or not known, and never some steps. Exit
+status 1 where one is not reported right.
 
-With --cuda the ranks train on the stand-in for CUDA and NCCL (tests/cuda_stand_in): whoever waits for a GPU, and so for the other
-ranks, spins in the driver and takes a whole processor. Two processors or more a rank show it as it is.
+With --cuda the ranks train on the stand-in for CUDA and NCCL (tests/cuda_stand_in): whoever waits for a GPU,
+and so for the other ranks, spins in the driver and takes a whole processor. Two processors or more a rank
+show it as it is.
 """
 
 import argparse
@@ -193,7 +195,8 @@ def rows(cases: list[Case], ranks: int, repeats: int, work: str, *, cuda: bool) 
                 )
                 right = "right" if answer.right else "WRONG"
                 print(
-                    f"| {case.kind} | {right} | {answer.seconds:.0f} s | {step} | {own} | {stood} | {answer.words} |",
+                    f"| {case.kind} | {right} | {answer.seconds:.0f} s | {step} | {own}"
+                    f" | {stood} | {answer.words} |",
                     flush=True,
                 )
                 yield answer.right
@@ -211,12 +214,14 @@ def main() -> int:
     known = CUDA_CASES if options.cuda else CASES
     cases = [case for case in known if not options.only or case.kind.partition(":")[0] in options.only]
     print(
-        "| job | right | it took | step | its own | reported after | what was reported |\n| --- | --- | --- | --- | --- | --- | --- |"
+        "| job | right | it took | step | its own | reported after | what was reported |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |"
     )
     ranks = options.ranks or (2 if options.cuda else 4)
     results = list(rows(cases, ranks, options.repeats, options.work, cuda=options.cuda))
     print(
-        f"\n{sum(results)} of {len(results)} right; load {os.getloadavg()[0]:.0f}, {os.cpu_count()} processors"
+        "\n"
+        f"{sum(results)} of {len(results)} right; load {os.getloadavg()[0]:.0f}, {os.cpu_count()} processors"
     )
     return 0 if all(results) else 1
 

@@ -2,8 +2,9 @@
 
     python benchmarks/scrape.py [--gpudiag COMMAND ...] [--scrapes 40]
 
-COMMAND is a `gpudiag` whose service is scraped too, such as that of an earlier version: one table each, in one run. The
-time is that of a whole request over loopback, of which each waits for a new tick, so that none comes from the cache.
+COMMAND is a `gpudiag` whose service is scraped too, such as that of an earlier version: one table each, in
+one run. The time is that of a whole request over loopback, of which each waits for a new tick, so that none
+comes from the cache.
 """
 
 import argparse
@@ -98,7 +99,11 @@ def main() -> None:
     print(f"{_MACHINE}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for command in (*([one] for one in options.gpudiag), [sys.executable, "-m", "gpudiag"]):
         print(
-            f"\n{' '.join(command)}\n\n| page | names | series | bytes | compressed | ms |\n| --- | --- | --- | --- | --- | --- |"
+            "\n"
+            f"{' '.join(command)}\n"
+            "\n"
+            "| page | names | series | bytes | compressed | ms |\n"
+            "| --- | --- | --- | --- | --- | --- |"
         )
         with machine(_MACHINE) as session, tempfile.TemporaryDirectory() as folder:
             measure(command, session, Path(folder), options.scrapes)

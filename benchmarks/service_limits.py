@@ -2,9 +2,10 @@
 
     python benchmarks/service_limits.py [--seconds 20] [--only history,listeners,saturation,hostile]
 
-On loopback, on 8 simulated GPUs with a day of readings, under the shipped memory limit (as RLIMIT_DATA, which counts
-more than a control group does). Prints one table; beside each row stands the load of the machine before it. "Others"
-are 50 requests a second of /api/v1/devices that wait for nobody. `service_load.py` runs this after its own rows.
+On loopback, on 8 simulated GPUs with a day of readings, under the shipped memory limit (as RLIMIT_DATA, which
+counts more than a control group does). Prints one table; beside each row stands the load of the machine
+before it. "Others" are 50 requests a second of /api/v1/devices that wait for nobody. `service_load.py` runs
+this after its own rows.
 """
 
 import argparse
@@ -63,7 +64,9 @@ def measure_limits(seconds: float, only: list[str]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8192)), hard))
     names = ("uvicorn", "uvloop", "httptools")
-    print(f"{platform.system()} {platform.release()}, {os.cpu_count()} processors, Python {platform.python_version()}, "
+    print(
+        f"{platform.system()} {platform.release()}, {os.cpu_count()} processors,"
+        f" Python {platform.python_version()}, "
           + ", ".join(f"{name} {version(name)}" for name in names))  # fmt: skip
     print(f"{'load':>5}  {'what':44} {'aim':22} measured")
     with machine(_SCENARIO) as session, tempfile.TemporaryDirectory() as folder:
@@ -145,8 +148,8 @@ def measure_saturation(service: Served, seconds: float) -> None:
     def figures() -> str:
         ours, theirs = (sorted(pair[side] for pair in rounds)[_ROUNDS // 2] for side in (0, 1))
         return (
-            f"{ours[0]:.0f} a second, bare {theirs[0]:.0f}: {ours[0] / theirs[0]:.2f} of it; by the server's processor "
-            f"time {ours[1]:.0f} and {theirs[1]:.0f} a second: {ours[1] / theirs[1]:.2f}"
+            f"{ours[0]:.0f} a second, bare {theirs[0]:.0f}: {ours[0] / theirs[0]:.2f} of it; by the server's"
+            f" processor time {ours[1]:.0f} and {theirs[1]:.0f} a second: {ours[1] / theirs[1]:.2f}"
         )
 
     row(f"/api/v1/devices, {_CONNECTIONS} connections, saturated", "0.8 of bare uvicorn", figures)
@@ -184,8 +187,8 @@ def others(service: Served, seconds: float, begin: Callable[[], subprocess.Popen
     seen = finish_load(asked)
     other = "" if going_on is None else describe_other(finish_load(going_on))
     return (
-        f"others {seen['good']} of {seen['sent']}, p50 {milliseconds(seen['p50'])}, p99 {milliseconds(seen['p99'])}, "
-        f"worst {milliseconds(seen['worst'])}; {most / MIB:.0f} MiB{other}"
+        f"others {seen['good']} of {seen['sent']}, p50 {milliseconds(seen['p50'])}, p99"
+        f" {milliseconds(seen['p99'])}, worst {milliseconds(seen['worst'])}; {most / MIB:.0f} MiB{other}"
     )
 
 
@@ -199,8 +202,8 @@ def describe_other(seen: dict[str, Any]) -> str:
 def delays(seen: dict[str, Any]) -> str:
     """How late ticks were."""
     return (
-        f"p50 {milliseconds(seen['p50'])}, p99 {milliseconds(seen['p99'])}, worst {milliseconds(seen['worst'])} "
-        f"(read {milliseconds(seen['read_late_p99'])} later, p99)"
+        f"p50 {milliseconds(seen['p50'])}, p99 {milliseconds(seen['p99'])}, worst"
+        f" {milliseconds(seen['worst'])} (read {milliseconds(seen['read_late_p99'])} later, p99)"
     )
 
 

@@ -3,11 +3,12 @@
     python benchmarks/service_load.py [--clients 500] [--seconds 60] [--rate 1000] [--others FOLDER] [--scenario gh200+busy:0+driver-costs] [--alone]
 
 Prints processor shares and memory of service and sampler, idle and with that many listeners of the live
-stream; how late a tick reaches them; the latency of /api/v1/devices at a rate that does not wait, on a healthy
-machine and while a call of the driver hangs; the size and time of a scrape; then what nvitop-exporter and
-gpustat take on the same machine, where FOLDER (by default that of this Python) has them; then the table of
-`service_limits.py`. The load is a process of its own (`socket_load.py`). A simulated GPU answers at once: what a
-real driver takes comes on top, or with `+driver-costs` is in it as it was on an H100 (gpudiag/simulate/driver_costs.toml).
+stream; how late a tick reaches them; the latency of /api/v1/devices at a rate that does not wait, on a
+healthy machine and while a call of the driver hangs; the size and time of a scrape; then what nvitop-exporter
+and gpustat take on the same machine, where FOLDER (by default that of this Python) has them; then the table
+of `service_limits.py`. The load is a process of its own (`socket_load.py`). A simulated GPU answers at once:
+what a real driver takes comes on top, or with `+driver-costs` is in it as it was on an H100
+(gpudiag/simulate/driver_costs.toml).
 """
 
 import argparse
@@ -145,7 +146,8 @@ def measure_streams(service: Served, clients: int, seconds: float, idle: tuple[f
     memory = resident_bytes(pid)
     seen = finish_load(load)
     print(
-        f"{clients} listeners, {seconds:.0f} s: {seen['ticks']} ticks, fewest {seen['fewest']}, most {seen['most']} each"
+        f"{clients} listeners, {seconds:.0f} s: {seen['ticks']} ticks, fewest"
+        f" {seen['fewest']}, most {seen['most']} each"
     )
     print(f"  from the tick to the listener's socket: p50 {milliseconds(seen['p50'])}, "
           f"p99 {milliseconds(seen['p99'])}, worst {milliseconds(seen['worst'])} "
@@ -220,7 +222,8 @@ def measure_polling(session: Session, program: Path, seconds: float) -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(
-        f"gpustat --json once a second: {spent / lasted:.2%} of a core, {lasted / calls:.2f} s a call with its wait"
+        f"gpustat --json once a second: {spent / lasted:.2%} of a core,"
+        f" {lasted / calls:.2f} s a call with its wait"
     )
 
 

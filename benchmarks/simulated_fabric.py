@@ -1,10 +1,11 @@
 """A simulated network of leaves, spines, pods and NVLink domains, with what its judge does not know.
 
-Not known to it: how many uplinks a leaf has, which uplink the data of a pair takes, how many slots of a leaf are the job's,
-which nodes have no label or another's, and that pairs which share an uplink share its speed.
+Not known to it: how many uplinks a leaf has, which uplink the data of a pair takes, how many slots of a leaf
+are the job's, which nodes have no label or another's, and that pairs which share an uplink share its speed.
 
-Routing is one of three. `static`: by destination, as InfiniBand's forwarding tables do. `hash`: four flows for each
-pair, each on an uplink by chance, drawn anew for each connection, as ECMP does. `adaptive`: spread over all uplinks.
+Routing is one of three. `static`: by destination, as InfiniBand's forwarding tables do. `hash`: four flows
+for each pair, each on an uplink by chance, drawn anew for each connection, as ECMP does. `adaptive`: spread
+over all uplinks.
 """
 
 import random

@@ -2,9 +2,10 @@
 
     python -m benchmarks.slurm_gate [--healthy N] [--only WORD]
 
-One slurmctld and one slurmd on this machine, whose node is a simulated machine with 8 GPUs in its Gres. For each fault a job
-is submitted; the table shows what became of node and job, with the reason that the node was drained with.
-The healthy node runs N jobs with prolog and epilog, and N without; there the machine is started beforehand.
+One slurmctld and one slurmd on this machine, whose node is a simulated machine with 8 GPUs in its Gres. For
+each fault a job is submitted; the table shows what became of node and job, with the reason that the node was
+drained with. The healthy node runs N jobs with prolog and epilog, and N without; there the machine is started
+beforehand.
 """
 
 import argparse
@@ -73,7 +74,8 @@ def main() -> None:
         without = job_seconds(bare, count)
     for name, took in (("with prolog and epilog", with_prolog), ("without", without)):
         print(
-            f"srun true {name}: median {statistics.median(took):.2f} s, worst {max(took):.2f} s ({count} jobs)"
+            f"srun true {name}: median {statistics.median(took):.2f} s, worst"
+            f" {max(took):.2f} s ({count} jobs)"
         )
     print(
         f"the prolog itself: median {statistics.median(wall for wall, _ in prolog):.2f} s, "

@@ -1,14 +1,15 @@
 """Does `gpudiag train` find nothing in training that is right, on any number of ranks?
 
-Trains under each strategy on 1, 2, 3, 4, 5 and 8 gloo ranks, with every workload, dtype and optimizer, each run with
-another seed. Prints Markdown: the runs without a FAIL or ERROR, what the others found, and the largest error of the
-steps after a checkpoint, and of a gradient as a share of its limit.
+Trains under each strategy on 1, 2, 3, 4, 5 and 8 gloo ranks, with every workload, dtype and optimizer, each
+run with another seed. Prints Markdown: the runs without a FAIL or ERROR, what the others found, and the
+largest error of the steps after a checkpoint, and of a gradient as a share of its limit.
 
     python -m benchmarks.train_clean_matrix --results FILE [--quick] [--python PATH] [--strategy ddp]
                                             [--ranks 3] [--page docs/training.md]
 
-`--quick` takes each strategy on each number of ranks once, with workloads, dtypes and optimizers in turn. `--python` is the
-interpreter that has DeepSpeed, Horovod and Accelerate; a strategy that is not installed is counted apart.
+`--quick` takes each strategy on each number of ranks once, with workloads, dtypes and optimizers in turn.
+`--python` is the interpreter that has DeepSpeed, Horovod and Accelerate; a strategy that is not installed is
+counted apart.
 
 Further flags: matrix.py.
 """

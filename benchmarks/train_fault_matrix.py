@@ -1,7 +1,7 @@
 """Does `gpudiag train` find every fault that it can inject, and nothing in runs without one?
 
-Injects each fault into a strategy on 2, 3, 4 and 8 gloo ranks, N times, each time with another seed, and trains M times
-without a fault. Prints Markdown: how often the code and the rank were right, and how soon.
+Injects each fault into a strategy on 2, 3, 4 and 8 gloo ranks, N times, each time with another seed, and
+trains M times without a fault. Prints Markdown: how often the code and the rank were right, and how soon.
 
     python -m benchmarks.train_fault_matrix --results FILE [--clean 50] [--strategy ddp --strategy fsdp2]
                                             [--ranks 2 --ranks 8] [--page docs/training.md]
@@ -147,7 +147,10 @@ def _describe(runs: Sequence[Run]) -> Iterator[str]:
         yield f"and with {len(warned)} warnings{': ' if warned else ''}{', '.join(sorted(set(warned)))}."
     for run in runs:
         if not run.right:
-            yield f"- not right: {run.strategy} on {run.ranks}, {run.fault}, turn {run.turn}, load {run.load}: {', '.join(run.codes)}"
+            yield (
+                f"- not right: {run.strategy} on {run.ranks}, {run.fault}, turn {run.turn}, load"
+                f" {run.load}: {', '.join(run.codes)}"
+            )
 
 
 def _cell(runs: Sequence[Run]) -> str:

@@ -1,8 +1,8 @@
 """Does `gpudiag train` name the cause of a fault that was planted from outside, on two, three and four ranks?
 
-Plants each fault of the folder planted in the ranks' interpreter (a patch of torch or DeepSpeed behind gpudiag's back), and
-holds the first finding against the cause that must be named: its code, its rank, and where it has more, a word.
-Prints Markdown.
+Plants each fault of the folder planted in the ranks' interpreter (a patch of torch or DeepSpeed behind
+gpudiag's back), and holds the first finding against the cause that must be named: its code, its rank, and
+where it has more, a word. Prints Markdown.
 
     python -m benchmarks.train_outside_faults --results FILE [--ranks 2 --ranks 3] [--fault NAME] [--python PATH]
                                               [--page docs/training.md]
@@ -250,7 +250,10 @@ def _describe(runs: Sequence[Run]) -> Iterator[str]:
     yield f"one-minute load before a run {spread(run.load for run in runs)}."
     right = sum(run.right for run in runs)
     found = sum(run.outcome not in ("pass", "skip") for run in runs)
-    yield f"The right cause in {right} of {len(runs)}, found without it in {found - right}, not found in {len(runs) - found}."
+    yield (
+        f"The right cause in {right} of {len(runs)}, found without it in {found - right},"
+        f" not found in {len(runs) - found}."
+    )
     yield ""
     sizes = sorted({run.ranks for run in runs})
     yield f"| planted | must be named | {' | '.join(f'{size} ranks' for size in sizes)} |"
@@ -264,7 +267,10 @@ def _describe(runs: Sequence[Run]) -> Iterator[str]:
     yield ""
     for run in runs:
         if not run.right:
-            yield f"- not right: {run.fault.replace('_', ' ')}, {run.ranks} ranks: {', '.join(run.codes) or run.outcome}: {run.message}"
+            yield (
+                f"- not right: {run.fault.replace('_', ' ')}, {run.ranks} ranks:"
+                f" {', '.join(run.codes) or run.outcome}: {run.message}"
+            )
 
 
 def _describe_cause(cause: Cause) -> str:

@@ -73,12 +73,14 @@ def main() -> None:
         f"  gpudiag train, start to verdict  {ours:6.2f} s  {sorted(round(t, 2) for t in times['gpudiag'])}"
     )
     print(
-        f"  torchrun, bare DDP script        {theirs:6.2f} s  {sorted(round(t, 2) for t in times['torchrun'])}"
+        f"  torchrun, bare DDP script        {theirs:6.2f} s"
+        f"  {sorted(round(t, 2) for t in times['torchrun'])}"
     )
     print(f"  ratio {ours / theirs:.2f}, aim at most {AIM_RATIO}")
     ours, theirs = (statistics.median(used[name]) for name in ("gpudiag", "torchrun"))
     print(
-        f"  of processors {ours:.2f} s and {theirs:.2f} s, ratio {ours / theirs:.2f}, which load hardly changes"
+        f"  of processors {ours:.2f} s and {theirs:.2f} s, ratio"
+        f" {ours / theirs:.2f}, which load hardly changes"
     )
 
 

@@ -1,7 +1,8 @@
 """What `gpudiag train --script` reports on tutorials' scripts, and ten mistakes in them.
 
-Runs scripts of the shape of four tutorials (the folder tutorials, in our own words, on random numbers) on two gloo ranks, as
-they should be and with one line changed each, once by `gpudiag train --script` and once by torchrun. Prints Markdown.
+Runs scripts of the shape of four tutorials (the folder tutorials, in our own words, on random numbers) on two
+gloo ranks, as they should be and with one line changed each, once by `gpudiag train --script` and once by
+torchrun. Prints Markdown.
 
     python -m benchmarks.tutorial_scripts [--only NAME] [--page docs/tutorials.md]
 
@@ -91,7 +92,10 @@ TRIES = (
         "another average",
         "methods",
         "rank 0 alone calls the `all_reduce` of the loss",
-        (("            dist.all_reduce(mean)  # MARK average", "            if dist.get_rank() == 0:\n                dist.all_reduce(mean)"),),
+        (("            dist.all_reduce(mean)  # MARK average", (
+            "            if dist.get_rank() == 0:\n"
+            "                dist.all_reduce(mean)"
+        )),),
     ),
 )  # fmt: skip
 
@@ -116,7 +120,10 @@ def _describe(tries: Sequence[Try]) -> Iterator[str]:
             path = Path(folder) / f"{one.tutorial}.py"
             path.write_text(changed_text(one))
             answers = (_ours(path).replace(folder + "/", ""), _theirs(path).replace(folder + "/", ""))
-            yield f"| {one.tutorial.replace('_', ' ')} | {one.mistake} | {' | '.join(_in_cell(text) for text in answers)} |"
+            yield (
+                f"| {one.tutorial.replace('_', ' ')} | {one.mistake} |"
+                f" {' | '.join(_in_cell(text) for text in answers)} |"
+            )
 
 
 def changed_text(one: Try) -> str:

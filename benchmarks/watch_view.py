@@ -1,9 +1,10 @@
 """Compare `gpudiag watch` with nvitop on one simulated machine of 8 GPUs: start, cost and bytes, in one run.
 
-Both run in a pseudo-terminal of 120 x 40, one after the other, in rounds. Start: wall and processor time until the first GPU's name is drawn.
-Cost: processor time of the view's own process and of its children, in per cent of one processor, while the machine works and
-nobody presses a key; a frame is what the view's process takes from one reading to the next. Nothing here is a speed of a GPU: calls into a
-simulated driver cost next to nothing, with `+driver-costs` what they cost on an H100.
+Both run in a pseudo-terminal of 120 x 40, one after the other, in rounds. Start: wall and processor time
+until the first GPU's name is drawn. Cost: processor time of the view's own process and of its children, in
+per cent of one processor, while the machine works and nobody presses a key; a frame is what the view's
+process takes from one reading to the next. Nothing here is a speed of a GPU: calls into a simulated driver
+cost next to nothing, with `+driver-costs` what they cost on an H100.
 
     python benchmarks/watch_view.py [--rounds 3] [--seconds 30] [--interval 2] [--scenario h100x8+busy:0+busy:1+driver-costs]
 """
@@ -170,13 +171,15 @@ def main() -> int:
     load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
     print(f"{arguments.scenario} (simulated), {arguments.rounds} rounds, every {arguments.interval:g} s")
     print(
-        f"{os.cpu_count()} logical processors, load {load}, Linux {platform.release()}, Python {platform.python_version()}, {versions}"
+        f"{os.cpu_count()} logical processors, load {load}, Linux {platform.release()}, Python"
+        f" {platform.python_version()}, {versions}"
     )
     print(render_table(samples, arguments.interval))
     start = statistics.median(sample.start_seconds for sample in samples[SUBJECT])
     cost = statistics.median(sample.own_percent + sample.children_percent for sample in samples[SUBJECT])
     print(
-        f"aims: start {start:.2f} of {_AIM_START_SECONDS} s of a processor; cost {cost:.2f} of {_AIM_PERCENT} % of a core"
+        f"aims: start {start:.2f} of {_AIM_START_SECONDS} s of a processor; cost"
+        f" {cost:.2f} of {_AIM_PERCENT} % of a core"
     )
     return 0 if start <= _AIM_START_SECONDS and cost <= _AIM_PERCENT else 1
 

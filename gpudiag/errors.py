@@ -131,7 +131,10 @@ class CommandRefusedError(LaunchError):
 
 
 class ShortageError(GpudiagError):
-    """This process was refused what it needs itself; nothing is known of the machine. See gpudiag/shortage.py."""
+    """This process was refused what it needs itself; nothing is known of the machine.
+
+    See gpudiag/shortage.py.
+    """
 
     code = "shortage"
     http_status = 503

@@ -27,9 +27,9 @@ _Document = TypeVar("_Document", Snapshot, Report)
 # The child finds this gpudiag wherever it was imported from, dies with us, and leaves the current folder off
 # its path.
 _CHILD = (
-    "import ctypes, os, sys; sys.path[:1] == [''] and sys.path.pop(0); ctypes.CDLL(None).prctl(1, 15, 0, 0, 0); "
-    "os.getppid() == int(sys.argv.pop(1)) or sys.exit(143); sys.path.append(sys.argv.pop(1)); "
-    "from gpudiag.cli.main import run; run()"
+    "import ctypes, os, sys; sys.path[:1] == [''] and sys.path.pop(0); ctypes.CDLL(None).prctl(1, 15, 0, 0,"
+    " 0); os.getppid() == int(sys.argv.pop(1)) or sys.exit(143); sys.path.append(sys.argv.pop(1));"
+    " from gpudiag.cli.main import run; run()"
 )
 _FOLDER = str(Path(__file__).resolve().parents[1])
 _NOTICE_SECONDS = 60.0  # beyond the command's own deadlines; a busy machine starts a child slowly
@@ -151,7 +151,10 @@ def _run(command: Sequence[str], expected: type[_Document], limit_seconds: float
 
 
 def _end(child: "subprocess.Popen[str]") -> None:
-    """End the child, and leave it the time to end its own; one that the kernel cannot end is not waited for."""
+    """End the child, and leave it the time to end its own.
+
+    One that the kernel cannot end is not waited for.
+    """
     child.terminate()
     for pipe in (child.stdout, child.stderr):
         if pipe is not None:

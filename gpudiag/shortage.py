@@ -1,8 +1,9 @@
-"""What gpudiag itself was refused: processes, threads, memory, open files, /proc. Never a fault of the machine.
+"""What gpudiag itself was refused: processes, threads, memory, open files, /proc.
 
-A limit (`ulimit`, the control group of a container) refuses at any moment: the first fork, a thread in a
-child, the loading of a library. `shortage_of` recognises the refusal in an exception, `shortage_in` in the
-last words of another program. Both name the limit, so that the reader knows what to raise.
+Never a fault of the machine. A limit (`ulimit`, the control group of a container) refuses at any moment: the
+first fork, a thread in a child, the loading of a library. `shortage_of` recognises the refusal in an
+exception, `shortage_in` in the last words of another program. Both name the limit, so that the reader knows
+what to raise.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def lack_of_processes() -> ShortageError:
     """The error where no process may be started."""
     return ShortageError(
         f"no more processes may be started here: {_limits_of_processes()}",
-        hint="raise it (`ulimit -u`; in a container --pids-limit), or end processes: `ps -eLf | wc -l` counts them",
+        hint=(
+            "raise it (`ulimit -u`; in a container --pids-limit), or end"
+            " processes: `ps -eLf | wc -l` counts them"
+        ),
     )
 
 

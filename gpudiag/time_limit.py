@@ -8,9 +8,10 @@ _T = TypeVar("_T")
 
 
 async def within(seconds: float, awaited: Awaitable[_T]) -> _T:
-    """What comes of it within that time; as asyncio.wait_for, which before Python 3.12 can lose a cancellation.
+    """What comes of it within that time.
 
-    It loses one that comes when the awaited is done already: a loop around it then goes on for ever, and a service cannot stop.
+    As asyncio.wait_for, which before Python 3.12 can lose a cancellation. It loses one that comes when the
+    awaited is done already: a loop around it then goes on for ever, and a service cannot stop.
 
     Raises:
         asyncio.TimeoutError: nothing came; it is cancelled.
@@ -23,5 +24,6 @@ async def within(seconds: float, awaited: Awaitable[_T]) -> _T:
         return task.result()
     finally:
         task.cancel()  # nothing where it is done
-        # Else an exception of the task would hold the task by this frame, and so itself with all that its frames have.
+        # Else an exception of the task would hold the task by this frame, and so itself with all that its
+        # frames have.
         del task

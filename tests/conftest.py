@@ -46,8 +46,8 @@ _use_memory_for_temporary_files()
 def pytest_configure() -> None:
     """Let the programs that tests start be interrupted, also where the tests run in the background.
 
-    A shell starts background jobs with SIGINT ignored, and nohup whatever with SIGHUP, which every program below would
-    inherit.
+    A shell starts background jobs with SIGINT ignored, and nohup whatever with SIGHUP, which every program
+    below would inherit.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -215,11 +215,13 @@ def machines_on_sockets(machines: list[FakeMachine], tls: Any = None) -> Iterato
         return servers
 
     async def stop() -> None:
-        # A server that is closed while it accepts leaves the connection open (CPython, Server._attach): first it only listens.
+        # A server that is closed while it accepts leaves the connection open (CPython, Server._attach): first
+        # it only listens.
         for server in servers:
             for listening in server.sockets:
                 loop.remove_reader(listening.fileno())
-        # What was just accepted takes some turns to start, and then ends as the others do; sockets are closed a turn later.
+        # What was just accepted takes some turns to start, and then ends as the others do; sockets are closed
+        # a turn later.
         quiet_turns = 0
         while quiet_turns < 10:
             others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -36,7 +36,10 @@ def own_look(
 
 
 def own_record(*operations: str, ended: int) -> FlightRecord:
-    """The flight record of a rank that has launched these collectives of the default group; so many have ended."""
+    """The flight record of a rank that has launched these collectives of the default group.
+
+    So many have ended.
+    """
     calls = (
         RecordedCall(n, "0", "default_pg", "gloo", name, n + 1, False, CallState.SCHEDULED, n < ended)
         for n, name in enumerate(operations)

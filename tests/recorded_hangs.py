@@ -35,8 +35,9 @@ def _ran_lately(look: ProcessLook) -> ProcessLook:
     return replace(look, threads=tuple(replace(one, last_ran_seconds_ago=0.9) for one in look.threads))
 
 
-# Jobs on one H100 or H200, torch 2.11 with NCCL 2.32.3: NAME.job.json.gz holds two looks a second apart, and NAME.facts.json.gz what was
-# seen of the same ranks some seconds later: threads, native stacks, NVML, the answers of NCCL's RAS.
+# Jobs on one H100 or H200, torch 2.11 with NCCL 2.32.3: NAME.job.json.gz holds two looks a second apart, and
+# NAME.facts.json.gz what was seen of the same ranks some seconds later: threads, native stacks, NVML, the
+# answers of NCCL's RAS.
 ON_GPUS = CORPUS / "gpu"
 
 

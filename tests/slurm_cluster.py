@@ -1,7 +1,7 @@
 """A real Slurm on this machine, everything under one directory, gone when the test is.
 
-Its nodes, of which there may be several, are all this machine. Each has as many GPUs as its Gres says, by files that
-stand for device nodes: Slurm only counts them.
+Its nodes, of which there may be several, are all this machine. Each has as many GPUs as its Gres says, by
+files that stand for device nodes: Slurm only counts them.
 """
 
 import os

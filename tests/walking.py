@@ -1,7 +1,7 @@
 """One test for many cases that differ in data alone: all are tried, and those that fail are named.
 
-A case of its own costs every worker that collects it, and pytest's work around it is many times that of looking one word
-up in a table. The failure names the cases, so that none has to be searched for.
+A case of its own costs every worker that collects it, and pytest's work around it is many times that of
+looking one word up in a table. The failure names the cases, so that none has to be searched for.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,10 +1,11 @@
 """Commands of gpudiag as processes of their own, forked from one that has loaded gpudiag's modules.
 
-A start from nothing takes half a second of a processor or more, most of it for imports, and tests start gpudiag thousands of times.
-A forked process has arguments, an environment (also in /proc), standard files, a process session, signals and an exit status of its own,
-as one that `python -m gpudiag` starts. What an interpreter reads at its own start is not its own:
-where a test sets one of those variables, the command is started from nothing (`starts_alike`). What a start loads, and what it does while
-it loads, is not seen here: tests/meta/test_import_weight.py, tests/cli/test_main.py and others start it from nothing.
+A start from nothing takes half a second of a processor or more, most of it for imports, and tests start
+gpudiag thousands of times. A forked process has arguments, an environment (also in /proc), standard files, a
+process session, signals and an exit status of its own, as one that `python -m gpudiag` starts. What an
+interpreter reads at its own start is not its own: where a test sets one of those variables, the command is
+started from nothing (`starts_alike`). What a start loads, and what it does while it loads, is not seen here:
+tests/meta/test_import_weight.py, tests/cli/test_main.py and others start it from nothing.
 """
 
 import atexit
@@ -42,7 +43,8 @@ _READ_AT_START = (
     "TZ",
     "MALLOC_ARENA_MAX",
     "COVERAGE_PROCESS_START",
-    # The simulated library opens it when it is loaded, here before the child that asks NVML closes what it inherits.
+    # The simulated library opens it when it is loaded, here before the child that asks NVML closes what it
+    # inherits.
     "GPUDIAG_SIMULATED_CALL_LOG",
 )
 
@@ -175,7 +177,10 @@ def _text(file: IO[bytes]) -> str:
 
 @functools.cache
 def _keeper_of(_pid: int) -> socket.socket:
-    """The connection to this process's own process with the modules, which ends with it; a fork needs another."""
+    """The connection to this process's own process with the modules, which ends with it.
+
+    A fork needs another.
+    """
     connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     path = os.pathsep.join(filter(None, (IMPORT_PATH, os.environ.get("PYTHONPATH"))))
     room = " " * _ROOM_BYTES  # overwritten by each command: /proc shows what lies there
@@ -216,7 +221,10 @@ def _load() -> None:
 
 
 def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Fork a process for each request, and reply how it ended; returns in the forked process: its request, its files."""
+    """Fork a process for each request, and reply how it ended.
+
+    Returns in the forked process: its request, its files.
+    """
     running: dict[int, tuple[int, int]] = {}  # of each pidfd: the pid, and where to reply
     while True:
         for descriptor in select.select([connection, *running], [], [])[0]:

@@ -3,9 +3,10 @@
     python -m tools.accept_confirmation anonymous.json           # check it, and add it to the repository
     python -m tools.accept_confirmation --check anonymous.json   # check it, and write nothing
 
-It is refused, with every reason, where it is no such document or is not whole, holds anything that may not leave a machine, is
-simulated, contradicts itself, or shows what the table has already. Accepted, the machine is kept in tests/corpus/machines, and its
-row in docs/gpu-paths.md and README.md. Exit status: 0 accepted, 1 refused, 2 usage.
+It is refused, with every reason, where it is no such document or is not whole, holds anything that may not
+leave a machine, is simulated, contradicts itself, or shows what the table has already. Accepted, the machine
+is kept in tests/corpus/machines, and its row in docs/gpu-paths.md and README.md. Exit status: 0 accepted, 1
+refused, 2 usage.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ def _not_whole(form: AnonymousConfirmation) -> Iterator[str]:
 def _private(form: AnonymousConfirmation) -> Iterator[str]:
     places = list(_additions(encode(form), encode(without_private(form))))
     if places:
-        yield f"it holds what may not leave a machine, in {', '.join(places[:5])}: delete the attachment, ask for a new one"
+        yield (
+            f"it holds what may not leave a machine, in {', '.join(places[:5])}:"
+            " delete the attachment, ask for a new one"
+        )
 
 
 def _simulated(form: AnonymousConfirmation) -> Iterator[str]:
@@ -117,11 +121,17 @@ def _versions(form: AnonymousConfirmation) -> Iterator[str]:
     named = {"driver": form.driver_version, "gpudiag": form.gpudiag_version, "Python": form.python_version}
     unnamed = [name for name, version in named.items() if version in (None, LEFT_OUT)]
     if unnamed:
-        yield f"it has no version of {', '.join(unnamed)}: none was read, or it has a form that public_text.py does not know"
+        yield (
+            f"it has no version of {', '.join(unnamed)}: none was read, or it has a form"
+            " that public_text.py does not know"
+        )
         return
     newest = _numbers(gpudiag.__version__)
     if _numbers(form.gpudiag_version)[:3] > newest[:3]:
-        yield f"gpudiag {form.gpudiag_version} is newer than this one, {gpudiag.__version__}: accept it with that"
+        yield (
+            f"gpudiag {form.gpudiag_version} is newer than this one,"
+            f" {gpudiag.__version__}: accept it with that"
+        )
     if _numbers(form.python_version)[:2] < _LEAST_TOGETHER["python"]:
         yield f"gpudiag does not run with Python {form.python_version}"
     if form.torch_version and _numbers(form.torch_version)[:2] < _LEAST_TOGETHER["torch"]:
@@ -138,7 +148,10 @@ def _versions(form: AnonymousConfirmation) -> Iterator[str]:
         ]
         built = re.search(r"\+cu(\d+)(\d)$", torch.version)
         if built and form.cuda_runtime_version not in (None, f"{built[1]}.{built[2]}"):
-            yield f"torch {torch.version} is built for CUDA {built[1]}.{built[2]}, and not {form.cuda_runtime_version}"
+            yield (
+                f"torch {torch.version} is built for CUDA {built[1]}.{built[2]},"
+                f" and not {form.cuda_runtime_version}"
+            )
     for name, stated, recorded in pairs:
         if not isinstance(recorded, Missing) and stated != recorded:
             yield f"the {name} is {stated} in the report and {recorded} in the machine's record"
@@ -168,7 +181,10 @@ def _gpus(form: AnonymousConfirmation) -> Iterator[str]:
         yield "it has no GPU"
     for number, device in enumerate(form.machine.devices):
         if isinstance(device.name, Missing):
-            yield f"GPU {number} has no name: a name that gpudiag does not know is left out; add its words to public_text.py"
+            yield (
+                f"GPU {number} has no name: a name that gpudiag does not know is left out;"
+                " add its words to public_text.py"
+            )
             continue
         model, memory = find_model(device.name), find_memory(device.name)
         capability, total = device.compute_capability, device.memory_total_bytes
@@ -177,7 +193,10 @@ def _gpus(form: AnonymousConfirmation) -> Iterator[str]:
             and not isinstance(capability, Missing)
             and capability != model.compute_capability
         ):
-            yield f"GPU {number}, {device.name}, has compute capability {model.compute_capability}, and not {capability}"
+            yield (
+                f"GPU {number}, {device.name}, has compute capability"
+                f" {model.compute_capability}, and not {capability}"
+            )
         known = _CAPABILITIES.get(str(device.architecture))
         if known and not isinstance(capability, Missing) and not capability.startswith(known):
             yield f"GPU {number} is of {device.architecture}, and has compute capability {capability}"
@@ -290,7 +309,10 @@ def add_to_repository(form: AnonymousConfirmation, root: Path = ROOT) -> list[Pa
     reader = "tests/scenarios/test_confirmed_machines.py"
     rows = [
         f"| {folder.name}/confirmation.json.gz | the anonymous form of `make gpu`, {form.day} | {reader} |\n",
-        f"| {folder.name}/machine.json.gz | the machine in it, `gpudiag list --sources all --json` | {reader} |\n",
+        (
+            f"| {folder.name}/machine.json.gz | the machine in it,"
+            f" `gpudiag list --sources all --json` | {reader} |\n"
+        ),
     ]
     readme.write_text(readme.read_text() + "".join(rows))
     page = root / TABLE_PAGE
@@ -336,7 +358,8 @@ def main(arguments: Iterable[str], root: Path = ROOT) -> int:
     for path in add_to_repository(form, root):
         print(f"written: {path.relative_to(root)}")
     print(
-        "next: python -m pytest tests/scenarios/test_confirmed_machines.py; then what docs/gpu.md has behind it"
+        "next: python -m pytest tests/scenarios/test_confirmed_machines.py;"
+        " then what docs/gpu.md has behind it"
     )
     return 0
 

@@ -2,11 +2,13 @@
 
     python -m tools.build_single_file FILE [WHEEL]
 
-WHEEL is gpudiag's own, where it is built already. The file runs under any Python from 3.10 on: it holds pure Python alone, so no extra. pex unpacks it into a virtual
-environment below ~/.cache/pex (PEX_ROOT moves it) on its first run, from which the later ones start as fast as any installation; so the
-children that gpudiag starts find it, and the environment of a user's job stays as it is.
+WHEEL is gpudiag's own, where it is built already. The file runs under any Python from 3.10 on: it holds pure
+Python alone, so no extra. pex unpacks it into a virtual environment below ~/.cache/pex (PEX_ROOT moves it) on
+its first run, from which the later ones start as fast as any installation; so the children that gpudiag
+starts find it, and the environment of a user's job stays as it is.
 
-The file is then tried on simulated machines: exit status 1 here, and a sentence, where it does not do what it must.
+The file is then tried on simulated machines: exit status 1 here, and a sentence, where it does not do what it
+must.
 """
 
 import os
@@ -150,7 +152,8 @@ def try_out(target: Path, pex_root: Path) -> list[str]:
         got, printed = ask(*words)
         if got != status or text not in printed:
             faults.append(
-                f"`{' '.join(words)}` exits {got}, and is to exit {status} and print {text!r}: {printed[-500:]}"
+                f"`{' '.join(words)}` exits {got}, and is to exit {status} and"
+                f" print {text!r}: {printed[-500:]}"
             )
     return faults
 

@@ -265,7 +265,8 @@ def report(path: Path, machine: str | None, everything: bool) -> bool:
     comparisons = [comparison for element, gpu in pairs for comparison in compare(element, gpu)]
     print(f"{path.name}: {len(elements)} GPU(s), driver {root.findtext('driver_version')}")
     print(
-        f"  against {scenario.name}: {len(scenario.gpus)} GPU(s), driver {scenario.nvml.driver_version}; {len(pairs)} compared"
+        f"  against {scenario.name}: {len(scenario.gpus)} GPU(s), driver"
+        f" {scenario.nvml.driver_version}; {len(pairs)} compared"
     )
     for kind in ("fixed", "setting", "live", "identity"):
         outcomes = Counter(comparison.outcome for comparison in comparisons if comparison.field.kind == kind)

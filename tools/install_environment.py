@@ -64,7 +64,8 @@ def install_torch(environment: Path) -> None:
         cuda_packages = cuda_packages_of(environment)
         if cuda_packages:
             print(
-                f"This machine shows no trace of a GPU, and pip would install torch with {len(cuda_packages)} CUDA\n"
+                "This machine shows no trace of a GPU, and pip would install torch with"
+                f" {len(cuda_packages)} CUDA\n"
                 "packages (several GB). To get a CPU build instead, stop this, choose CPU under 'Start\n"
                 "Locally' on pytorch.org, set PIP_EXTRA_INDEX_URL to the address shown there, and run\n"
                 "make again. Going on with the CUDA build.",
@@ -111,6 +112,7 @@ if __name__ == "__main__":
     if sys.version_info < OLDEST_PYTHON:
         wanted = ".".join(map(str, OLDEST_PYTHON))
         sys.exit(
-            f"gpudiag needs Python {wanted} or later; this is {sys.version.split()[0]}: make PYTHON=python{wanted}"
+            f"gpudiag needs Python {wanted} or later; this is"
+            f" {sys.version.split()[0]}: make PYTHON=python{wanted}"
         )
     main(Path(sys.argv[1]), sys.argv[2])

@@ -4,8 +4,8 @@
 
 FOLDER/torch gets DeepSpeed, Horovod (built once, see build_horovod.sh) and Accelerate beside the torch of the
 calling interpreter, FOLDER/tensorflow gets TensorFlow. Both are plain virtual environments, and what is there
-already stays. What cannot be installed costs only itself: FOLDER/NAME.absent then has the reason, the tests of that
-framework are skipped with these words, and the exit status is 1.
+already stays. What cannot be installed costs only itself: FOLDER/NAME.absent then has the reason, the tests
+of that framework are skipped with these words, and the exit status is 1.
 """
 
 import os

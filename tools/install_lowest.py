@@ -2,8 +2,9 @@
 
     python -m tools.install_lowest FOLDER
 
-FOLDER is the virtual environment, remade with the oldest Python that is here and new enough. torch is left out: its lowest version is a
-download of gigabytes. What a lower bound promises is so known to be true, and not hoped.
+FOLDER is the virtual environment, remade with the oldest Python that is here and new enough. torch is left
+out: its lowest version is a download of gigabytes. What a lower bound promises is so known to be true, and
+not hoped.
 """
 
 import subprocess
@@ -17,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = "serve,postgres,hang"
 # What the chosen tests need; versions as elsewhere.
 TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "httpx", "jsonschema", "pyyaml")
-# Each package is met: click, nvidia-ml-py and SQLAlchemy, and under the service FastAPI, Starlette, pydantic, uvicorn.
+# Each package is met: click, nvidia-ml-py and SQLAlchemy, and under the service FastAPI, Starlette, pydantic,
+# uvicorn.
 TESTS = (
     "tests/unit/test_installed.py",
     "tests/unit/probe/test_nvml_errors.py",

@@ -2,10 +2,11 @@
 
     python -m tools.measure_installs [--pythons PYTHON ...] [--single-file FILE | --release FOLDER] [--ways WAY ...]
 
-Each way starts from nothing: a new virtual environment (its making is counted) and pip's own download cache as it is.
-Then `gpudiag preflight --level instant` must end as it should on a simulated machine with a lost GPU. Without --pythons:
-every python3.N on the PATH, and those of pyenv, from 3.10 on. --release takes what `make release` built, its deb and rpm
-too; both are unpacked into a folder, and run under the system's own Python.
+Each way starts from nothing: a new virtual environment (its making is counted) and pip's own download cache
+as it is. Then `gpudiag preflight --level instant` must end as it should on a simulated machine with a lost
+GPU. Without --pythons: every python3.N on the PATH, and those of pyenv, from 3.10 on. --release takes what
+`make release` built, its deb and rpm too; both are unpacked into a folder, and run under the system's own
+Python.
 """
 
 import argparse
@@ -172,8 +173,8 @@ def main() -> int:
                 cost = measure(python, way, built, Path(folder))
                 failed |= not cost.works.startswith(("yes", "not tried"))
                 print(
-                    f"| {version_of(python)} | {way} | {cost.wall_seconds:.1f} | {cost.processor_seconds:.1f} | "
-                    f"{cost.megabytes:.0f} | {cost.works} |",
+                    f"| {version_of(python)} | {way} | {cost.wall_seconds:.1f} |"
+                    f" {cost.processor_seconds:.1f} | {cost.megabytes:.0f} | {cost.works} |",
                     flush=True,
                 )
     load = " ".join(f"{one:.0f}" for one in os.getloadavg())

@@ -2,8 +2,8 @@
 
     python -m tools.torches FOLDER VERSION [VERSION ...]
 
-FOLDER gets a virtual environment for each version, kept for the next time: each is a download of gigabytes, which is why CI
-leaves it out. Where pip sees only builds for CUDA, these serve: the tests want no GPU.
+FOLDER gets a virtual environment for each version, kept for the next time: each is a download of gigabytes,
+which is why CI leaves it out. Where pip sees only builds for CUDA, these serve: the tests want no GPU.
 """
 
 import subprocess

@@ -1,7 +1,8 @@
 """Writes the section on NVML's functions of docs/detection.md: each, failing in every way, everywhere.
 
-`python -m tools.walk_nvml` walks all of it and writes the page (`--parts=N`: every Nth cell); `--slice` walks the part that CI does, and prints one
-JSON object a machine. Takes no interpreter per cell: see tests/scenarios/nvml_walk.py.
+`python -m tools.walk_nvml` walks all of it and writes the page (`--parts=N`: every Nth cell); `--slice` walks
+the part that CI does, and prints one JSON object a machine. Takes no interpreter per cell: see
+tests/scenarios/nvml_walk.py.
 """
 
 import json
@@ -59,7 +60,10 @@ def walk_all(parts: dict[str, int]) -> Iterator[dict[str, Any]]:
 
 
 def main(*flags: str) -> None:
-    """Walk the slice and print it, or walk all of it, or one part in N, and write the page; status 1 if any was wrong."""
+    """Walk the slice and print it, or walk all of it, or one part in N, and write the page.
+
+    Status 1 if any was wrong.
+    """
     sliced = "--slice" in flags
     parts = next((int(flag.partition("=")[2]) for flag in flags if flag.startswith("--parts=")), 1)
     rows = []

@@ -1,7 +1,8 @@
 """Write deploy/grafana/*.json: the boards of a fleet, of one machine, and of one GPU, linked with each other.
 
-`python -m tools.write_boards`. A panel is a line here: its title, how it is drawn, its queries and unit; Grafana's JSON of
-three boards is two thousand lines, which nobody reviews. tests/api/test_boards.py has a Prometheus answer every query.
+`python -m tools.write_boards`. A panel is a line here: its title, how it is drawn, its queries and unit;
+Grafana's JSON of three boards is two thousand lines, which nobody reviews. tests/api/test_boards.py has a
+Prometheus answer every query.
 """
 
 import json
@@ -88,7 +89,10 @@ FLEET = (
         "Faults that are present",
         "table",
         (Query("gpudiag_finding"),),
-        text="What the checks find, each until it is repaired. A click on a host leads to its board, on a code to its page.",
+        text=(
+            "What the checks find, each until it is repaired. A click on a host leads to"
+            " its board, on a code to its page."
+        ),
         width=24,
         height=9,
         hidden=tuple(name for name in _NOT_SHOWN if name != "instance"),
@@ -99,12 +103,19 @@ FLEET = (
         "table",
         (
             Query(f"sum by (host, instance) (gpudiag_gpu_up {_NAMED})", "GPUs that answer"),
-            Query(f"sum by (host, instance) (gpudiag_checks{{outcome=\"fail\"}} {_NAMED})", "checks that fail"),
+            Query(
+                "sum by (host, instance) (gpudiag_checks{outcome=\"fail\"}"
+                f" {_NAMED})", "checks that fail"),
             Query(f"avg by (host, instance) (gpudiag_gpu_utilization_ratio {_NAMED})", "utilisation"),
-            Query(f'max by (host, instance) (gpudiag_gpu_temperature_celsius{{sensor="gpu"}} {_NAMED})', "hottest GPU (C)"),
+            Query(
+                'max by (host, instance)'
+                f' (gpudiag_gpu_temperature_celsius{{sensor="gpu"}} {_NAMED})', "hottest GPU (C)"),
             Query(f"sum by (host, instance) (gpudiag_gpu_power_watts {_NAMED})", "power (W)"),
         ),
-        text="A click on a host leads to its board, on an instance to the service's own page, where it is an address.",
+        text=(
+            "A click on a host leads to its board, on an instance to the service's"
+            " own page, where it is an address."
+        ),
         width=24,
         hidden=("Time",),
         links={"host": _TO_MACHINE, "instance": ("http://${__data.fields.instance}/", "The service's page")},
@@ -149,7 +160,9 @@ MACHINE = (
     lines("Utilisation", Query(f"gpudiag_gpu_utilization_ratio{{{_HERE}}}", "GPU {{gpu}}"), unit="percentunit", high=1),
     lines(
         "Memory in use",
-        Query(f"gpudiag_gpu_memory_used_bytes{{{_HERE}}} / gpudiag_gpu_memory_total_bytes{{{_HERE}}}", "GPU {{gpu}}"),
+        Query(
+            f"gpudiag_gpu_memory_used_bytes{{{_HERE}}} /"
+            f" gpudiag_gpu_memory_total_bytes{{{_HERE}}}", "GPU {{gpu}}"),
         unit="percentunit",
         high=1,
     ),
@@ -175,7 +188,10 @@ MACHINE = (
         "table",
         (Query(f"time() - gpudiag_gpu_xid_last_timestamp_seconds{{{_HERE}}}"),),
         "s",
-        text="Since the service started, and how long ago the last one was. `gpudiag explain xid N` explains it.",
+        text=(
+            "Since the service started, and how long ago the last one was."
+            " `gpudiag explain xid N` explains it."
+        ),
         hidden=("Time", "job", "instance"),
         renamed={"Value": "ago", "gpu": "GPU"},
         links={"gpu": _TO_GPU},
@@ -187,7 +203,9 @@ GPU = (
     stat("Answers", f"gpudiag_gpu_up{{{_GPU}}}"),
     stat("Recovery action", f"gpudiag_gpu_recovery_action{{{_GPU}}}", bad_from=1),
     stat("Processes", f"gpudiag_gpu_processes{{{_GPU}}}"),
-    stat("Rows not replaced", f"gpudiag_gpu_remap_failure{{{_GPU}}} + gpudiag_gpu_remap_pending{{{_GPU}}}", bad_from=1),
+    stat("Rows not replaced", 
+        f"gpudiag_gpu_remap_failure{{{_GPU}}} +"
+        f" gpudiag_gpu_remap_pending{{{_GPU}}}", bad_from=1),
     stat("Uncorrected errors", f'sum(gpudiag_gpu_ecc_errors_total{{{_GPU},severity="uncorrected"}})', bad_from=1),
     Panel(
         "Which GPU",
@@ -207,7 +225,10 @@ GPU = (
         Query(f"gpudiag_gpu_dram_activity_ratio{{{_GPU}}}", "memory bandwidth"),
         unit="percentunit",
         high=1,
-        text="Utilisation: the share of time in which a kernel ran. The others, by NVML's GPM, on Hopper and later.",
+        text=(
+            "Utilisation: the share of time in which a kernel ran. The others, by"
+            " NVML's GPM, on Hopper and later."
+        ),
     ),
     lines(
         "Memory",

@@ -37,8 +37,8 @@ _LIMIT_SECONDS = 120
 # From here on tools/write_kinds.py and benchmarks/fault_matrix.py write the page.
 _NEXT_HEADING = "## Kinds of faults"
 
-# What must be found on each machine: the code, and the NVML index of the GPU it is about where it is about one.
-# Nothing is as much a promise as something: those rows must stay silent.
+# What must be found on each machine: the code, and the NVML index of the GPU it is about where it is about
+# one. Nothing is as much a promise as something: those rows must stay silent.
 EXPECTED: dict[str, tuple[str, ...]] = {
     "h100x8+busy:3": (),
     "h100x8+idle-holder:3": (),

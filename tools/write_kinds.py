@@ -1,7 +1,8 @@
 """Writes the section on kinds of faults of docs/detection.md: each kind, tried on several machines.
 
 Each trial is a run of `gpudiag preflight --level instant` on a simulated machine (tests/scenarios/kinds).
-`python -m tools.write_kinds [WORD]` tries those kinds whose name has that word, and writes the page only without it.
+`python -m tools.write_kinds [WORD]` tries those kinds whose name has that word, and writes the page only
+without it.
 """
 
 import os

@@ -89,8 +89,26 @@ def _entry(rule: Rule) -> str:
     examples = rule.read_examples()
     fixes = "; `--fix` fixes it if the fix is certain" if rule.fixes else ""
     return (
-        f"\n### `{rule.code}`\n\n{kind}{fixes}: {rule.title}.\n{rule.why}\n\nWrong:\n\n```python\n{examples.wrong}```\n\n"
-        f"Right:\n\n```python\n{examples.right}```\n\nRight too, though it looks similar:\n\n```python\n{examples.near_miss}```\n"
+        "\n"
+        f"### `{rule.code}`\n"
+        "\n"
+        f"{kind}{fixes}: {rule.title}.\n"
+        f"{rule.why}\n"
+        "\n"
+        "Wrong:\n"
+        "\n"
+        "```python\n"
+        f"{examples.wrong}```\n"
+        "\n"
+        "Right:\n"
+        "\n"
+        "```python\n"
+        f"{examples.right}```\n"
+        "\n"
+        "Right too, though it looks similar:\n"
+        "\n"
+        "```python\n"
+        f"{examples.near_miss}```\n"
     )
 
 

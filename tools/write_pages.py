@@ -1,7 +1,7 @@
 """Writes every page and schema that a program writes: `make pages`.
 
-Those whose program has a word of the arguments in its name, where there are any: `python -m tools.write_pages schemas boards`.
-The rows of kinds (`python -m tools.write_kinds`) take an hour, and are written apart.
+Those whose program has a word of the arguments in its name, where there are any: `python -m tools.write_pages
+schemas boards`. The rows of kinds (`python -m tools.write_kinds`) take an hour, and are written apart.
 """
 
 import sys

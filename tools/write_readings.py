@@ -38,8 +38,12 @@ _HINTS = {**type_hints(DeviceId), **type_hints(Device)}
 def page_text() -> str:
     """docs/readings.md."""
     return _PAGE_HEAD + "".join(
-        f"\n## {topic[0].upper()}{topic[1:]}\n\n| reading | asked | how often | remembered | metric | dcgm |\n"
-        f"| --- | --- | --- | --- | --- | --- |\n{''.join(map(_row, readings))}"
+        "\n"
+        f"## {topic[0].upper()}{topic[1:]}\n"
+        "\n"
+        "| reading | asked | how often | remembered | metric | dcgm |\n"
+        "| --- | --- | --- | --- | --- | --- |\n"
+        f"{''.join(map(_row, readings))}"
         for topic, readings in TOPICS
     )
 

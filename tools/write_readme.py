@@ -17,7 +17,10 @@ SICK = "gpudiag simulate h100x8+hot:3+busy:0 -- gpudiag"  # a machine on which s
 
 
 def sick_lines(root: Path) -> str:
-    """What the bare command prints on a machine with a fault, as a block; the next commands depend on what is installed."""
+    """What the bare command prints on a machine with a fault, as a block.
+
+    The next commands depend on what is installed.
+    """
     text = run(SICK).partition("\nNext: ")[0]
     return f"```\n$ gpudiag\n{text}\n...\n```\n"
 

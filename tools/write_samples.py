@@ -1,6 +1,7 @@
 """Rewrites the samples in docs/commands.md, each by its command: `python -m tools.write_samples`.
 
-A sample is a fenced block behind a comment that has the command, and how many of its lines are shown where not all are:
+A sample is a fenced block behind a comment that has the command, and how many of its lines are shown where
+not all are:
 
     <!-- sample: gpudiag simulate h100x8+lost:5 -- gpudiag list -->
     <!-- sample, 2 lines: gpudiag nccl-test --backend gloo -->

@@ -1,6 +1,7 @@
 """Draws the pictures of docs/watch.md: `python -m tools.write_watch_pictures`. Look at them.
 
-`gpudiag watch` runs on a simulated machine in Textual's own test terminal, until a finding is there and the charts have begun.
+`gpudiag watch` runs on a simulated machine in Textual's own test terminal, until a finding is there and the
+charts have begun.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""The hub: one service over the services of several machines, and its routes. It reads; nothing of a caller reaches a machine."""
+"""The hub: one service over the services of several machines, and its routes.
+
+It reads; nothing of a caller reaches a machine.
+"""
 
 import asyncio
 

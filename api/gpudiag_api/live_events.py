@@ -126,7 +126,10 @@ class LiveEvents:
         self._wake_all()
 
     def beat(self) -> None:
-        """Wake all listeners whenever nothing was published for 15 s, as long as there are any; call it for each."""
+        """Wake all listeners whenever nothing was published for 15 s, as long as there are any.
+
+        Call it for each.
+        """
         if self._beat is None:
             self._beat_again()
 

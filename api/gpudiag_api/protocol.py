@@ -106,7 +106,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._begin_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers, and notify every queued request of the disconnect; uvicorn notifies only the last."""
+        """Cancel the timers, and notify every queued request of the disconnect.
+
+        Uvicorn notifies only the last.
+        """
         self._stop_waiting()
         for timer in (self._end_timer, self._unread_timer):
             if timer is not None:
@@ -281,7 +284,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end_timer = self.loop.call_later(seconds, self.transport.abort)
 
     def close_after_answer(self) -> None:
-        """Close as the answer's `Connection: close` announces; a client that is still sending its request must get the answer."""
+        """Close as the answer's `Connection: close` announces.
+
+        A client that is still sending its request must get the answer.
+        """
         if self._refusal is None and self._arriving is not None and not self.transport.is_closing():
             self._refusal = _NOTHING
             self._send_refusal()

@@ -124,7 +124,10 @@ def open_socket(settings: Settings) -> socket.socket:
 def _way_to_listen(error: OSError | UnicodeError, port: int) -> str:
     """What to do where the service cannot listen."""
     if not isinstance(error, OSError) or isinstance(error, socket.gaierror) or error.errno in _NOT_OURS:
-        return "name an address of this machine with --host: `ip -brief address` lists them; 0.0.0.0 is all of them"
+        return (
+            "name an address of this machine with --host: `ip -brief address`"
+            " lists them; 0.0.0.0 is all of them"
+        )
     if error.errno == errno.EADDRINUSE and port:
         return f"name another with --port; `ss -ltnp 'sport = :{port}'` shows who has this one"
     if error.errno == errno.EACCES:
@@ -221,8 +224,8 @@ def _make_room() -> int:
 class _Server(uvicorn.Server):
     """uvicorn's server, which stops on a signal and then returns normally; further signals change nothing.
 
-    uvicorn itself raises the signal again once it has stopped, which would turn a clean stop into a kill. At a
-    second Ctrl-C it leaves the application's end out, and runs and readings with it; ours takes seconds.
+    uvicorn itself raises the signal again once it has stopped, which would turn a clean stop into a kill. At
+    a second Ctrl-C it leaves the application's end out, and runs and readings with it; ours takes seconds.
     """
 
     stopped_early_by: int | None = None

@@ -160,7 +160,8 @@ def _add_reference(router: APIRouter) -> None:
     async def explain(
         request: Request, topic: Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,80}$")]
     ) -> Response:
-        # Here: the catalogue of all that a log may show takes memory that a service without a reader does not need.
+        # Here: the catalogue of all that a log may show takes memory that a service without a reader does not
+        # need.
         from gpudiag.explain.recipe import explain_name
 
         explanation = explain_name(topic)

@@ -1,8 +1,9 @@
 """A server with four workers, as inference engines are: no launcher, no RANK, a parent that is no rank.
 
-`python engines.py TRANSPORT_BEHAVIOUR FOLDER`, such as `pipes_lora` or `ring_idle`. Requests come to the workers over pipes, ZMQ, a ring
-in shared memory, calls of Ray actors, or a broadcast by worker 0. One worker goes wrong at request 20 and leaves FOLDER/ready before it
-does; the line in which it then stays ends in the comment `# BEHAVIOUR`. It knows nothing of gpudiag.
+`python engines.py TRANSPORT_BEHAVIOUR FOLDER`, such as `pipes_lora` or `ring_idle`. Requests come to the
+workers over pipes, ZMQ, a ring in shared memory, calls of Ray actors, or a broadcast by worker 0. One worker
+goes wrong at request 20 and leaves FOLDER/ready before it does; the line in which it then stays ends in the
+comment `# BEHAVIOUR`. It knows nothing of gpudiag.
 """
 
 import asyncio

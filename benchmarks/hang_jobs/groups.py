@@ -1,7 +1,8 @@
 """Jobs whose ranks meet in process groups of a part of them, one of them missing.
 
-`torchrun --nproc-per-node 4 groups.py KIND FOLDER`. Ranks 0 and 1, and 2 and 3, are pairs for tensor parallelism; ranks 0 and 2, and
-1 and 3, share their gradients. Rank 1 goes wrong in step 7; the line in which it then stays ends in the comment `# KIND`.
+`torchrun --nproc-per-node 4 groups.py KIND FOLDER`. Ranks 0 and 1, and 2 and 3, are pairs for tensor
+parallelism; ranks 0 and 2, and 1 and 3, share their gradients. Rank 1 goes wrong in step 7; the line in which
+it then stays ends in the comment `# KIND`.
 """
 
 import sys

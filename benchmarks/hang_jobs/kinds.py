@@ -1,7 +1,7 @@
 """A small training job that hangs in the way that is asked for; it knows nothing of gpudiag.
 
-`torchrun --nproc-per-node 4 kinds.py KIND FOLDER`: rank 2 goes wrong in step 5, and leaves FOLDER/ready before it does. The
-line in which it then stays ends in the comment `# KIND`.
+`torchrun --nproc-per-node 4 kinds.py KIND FOLDER`: rank 2 goes wrong in step 5, and leaves FOLDER/ready
+before it does. The line in which it then stays ends in the comment `# KIND`.
 """
 
 import os

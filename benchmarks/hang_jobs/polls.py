@@ -1,7 +1,8 @@
 """Jobs with waits that poll, and with ranks that never came; none of them knows gpudiag.
 
-`torchrun --nproc-per-node 4 polls.py KIND FOLDER`. Rank 1 goes wrong; the line at which it then stays ends in the comment `# KIND`. Kinds that
-begin with `healthy_` poll as well, and go on. `FOLDER/ready` is made just before, `FOLDER/begun.RANK` when a rank begins.
+`torchrun --nproc-per-node 4 polls.py KIND FOLDER`. Rank 1 goes wrong; the line at which it then stays ends in
+the comment `# KIND`. Kinds that begin with `healthy_` poll as well, and go on. `FOLDER/ready` is made just
+before, `FOLDER/begun.RANK` when a rank begins.
 """
 
 import os

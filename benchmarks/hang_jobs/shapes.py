@@ -1,7 +1,7 @@
 """Jobs of other shapes that hang, each in the way that is asked for; none of them knows gpudiag.
 
-`torchrun --nproc-per-node 4 shapes.py KIND FOLDER`, `mpirun -np 4 python shapes.py mpirun FOLDER`, `python shapes.py spawn FOLDER`.
-The guilty rank is 1. The line in which it stays ends in the comment `# KIND`.
+`torchrun --nproc-per-node 4 shapes.py KIND FOLDER`, `mpirun -np 4 python shapes.py mpirun FOLDER`, `python
+shapes.py spawn FOLDER`. The guilty rank is 1. The line in which it stays ends in the comment `# KIND`.
 """
 
 import asyncio

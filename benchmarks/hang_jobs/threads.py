@@ -1,7 +1,8 @@
 """Jobs with threads, process groups and compilers beside the main thread, hung or healthy.
 
-`torchrun --nproc-per-node 4 threads.py KIND FOLDER`; `python threads.py killed FOLDER` starts its ranks itself, as does `never_came`.
-The guilty rank is 1, where one is; the line in which it stays ends in the comment `# KIND`. HEALTHY names those that go on.
+`torchrun --nproc-per-node 4 threads.py KIND FOLDER`; `python threads.py killed FOLDER` starts its ranks
+itself, as does `never_came`. The guilty rank is 1, where one is; the line in which it stays ends in the
+comment `# KIND`. HEALTHY names those that go on.
 """
 
 import os

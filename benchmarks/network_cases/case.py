@@ -55,7 +55,8 @@ class Case:
     automatic: bool = False
     # How many machines, each with one rank.
     ranks: int = 4
-    # How soon the first report must be there, from the start of its process's run on: Python has started by then.
+    # How soon the first report must be there, from the start of its process's run on: Python has started by
+    # then.
     within_seconds: float = math.inf
     # Done to the machines once all ranks measure; None for a fault of the start.
     then: Callable[[Sequence[Machine]], None] | None = None

@@ -2,8 +2,8 @@
 
     python delayed_wire.py NAMESPACE SWITCH PORT ADDRESS/BITS SECONDS
 
-This kernel has no netem. The wire runs with real-time priority: else its own delay is 10 to 270 ms on a busy machine.
-It prints `up` once it carries frames, and does so until it is killed.
+This kernel has no netem. The wire runs with real-time priority: else its own delay is 10 to 270 ms on a busy
+machine. It prints `up` once it carries frames, and does so until it is killed.
 """
 
 import contextlib

@@ -55,8 +55,16 @@ def _filtered(machine: int, *rules: str) -> Arrange:
 
 # A server that takes connections, and then: answers by HTTP, sends nothing, or resets them.
 _SERVERS = {
-    "http": f"import http.server as h; h.ThreadingHTTPServer(('', {PORT}), h.SimpleHTTPRequestHandler).serve_forever()",
-    "silent": f"import socket, time\ns = socket.create_server(('', {PORT}))\nk = []\nwhile True: k.append(s.accept())",
+    "http": (
+        f"import http.server as h; h.ThreadingHTTPServer(('', {PORT}),"
+        " h.SimpleHTTPRequestHandler).serve_forever()"
+    ),
+    "silent": (
+        "import socket, time\n"
+        f"s = socket.create_server(('', {PORT}))\n"
+        "k = []\n"
+        "while True: k.append(s.accept())"
+    ),
     "resetting": (
         f"import socket, struct\ns = socket.create_server(('', {PORT}))\nwhile True:\n c, _ = s.accept()\n"
         " c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))\n c.close()"

@@ -1,7 +1,7 @@
 """How a fault is planted in torch, for the model that a strategy wrapped.
 
-See sitecustomize.py for how the faults come into the interpreter of every rank, and ../train_outside_faults.py for what must
-be reported for each.
+See sitecustomize.py for how the faults come into the interpreter of every rank, and
+../train_outside_faults.py for what must be reported for each.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """Plants a fault in torch, from outside: a folder for PYTHONPATH, which any Python reads.
 
-GPUDIAG_PLANTED names the fault, of the modules beside this one. It is planted as soon as torch has been imported.
+GPUDIAG_PLANTED names the fault, of the modules beside this one. It is planted as soon as torch has been
+imported.
 """
 
 import importlib

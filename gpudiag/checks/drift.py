@@ -32,7 +32,10 @@ from gpudiag.reference.speeds import speed_limits
 from gpudiag.units import format_size, significant
 
 _BASIS = Basis(
-    reads="UUIDs and bus ids of the GPUs, RDMA ports, driver, VBIOS, kernel, processor and memory, now and in the last good run.",
+    reads=(
+        "UUIDs and bus ids of the GPUs, RDMA ports, driver, VBIOS, kernel, processor and"
+        " memory, now and in the last good run."
+    ),
     limit="this machine's last good run",
     look_also=("gpu.missing", "lspci -d 10de:", "dmesg -T | grep -i -e NVRM -e mlx5"),
 )
@@ -45,7 +48,10 @@ DRIFT = FindingKind(
     category=Category.PERF_THRESHOLD,
     owner=Owner.HARDWARE,
     meaning="A speed is below that of this machine's last good runs.",
-    remedy="`gpudiag history` shows when it began; compare clocks, temperature, driver and firmware with that time.",
+    remedy=(
+        "`gpudiag history` shows when it began; compare clocks, temperature,"
+        " driver and firmware with that time."
+    ),
     basis=Basis(
         reads="samples",
         limit=f"95 % of this machine's median over at least {HISTORY_RUNS} good runs (superbenchmark)",
@@ -68,8 +74,10 @@ PORT_GONE = _kind(
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     meaning="An RDMA port that this machine had is no longer here.",
-    remedy="Look for the card with `lspci | grep -i mellanox` and in `dmesg`; reseat it. "
-    "If it was taken out on purpose: `gpudiag list --json --output now.json; gpudiag preflight --expect now.json`.",
+    remedy=(
+        "Look for the card with `lspci | grep -i mellanox` and in `dmesg`; reseat it. If it was taken out on"
+        " purpose: `gpudiag list --json --output now.json; gpudiag preflight --expect now.json`."
+    ),
 )
 CHANGED = _kind(
     code="machine.changed",

@@ -34,7 +34,10 @@ GPUS_DIFFER = FindingKind(
     category=Category.HW_OTHER,
     owner=Owner.HOST,
     meaning="The machine has fewer GPUs than the good one of --expect, or GPUs of another model.",
-    remedy="Check that this is the right machine and the right file; if so, look for the GPUs with `lspci -d 10de:`.",
+    remedy=(
+        "Check that this is the right machine and the right file; if so, look"
+        " for the GPUs with `lspci -d 10de:`."
+    ),
     basis=_BASIS,
 )
 DIFFERS = FindingKind(

@@ -15,12 +15,17 @@ VERSIONS_DIFFER = FindingKind(
     category=Category.SW_OTHER,
     owner=Owner.SOFTWARE,
     meaning="The machines of one merged report do not have the same driver, torch, CUDA runtime or NCCL.",
-    remedy="Ranks of one job need the same torch and NCCL: align these machines, or keep jobs from spanning both kinds.",
+    remedy=(
+        "Ranks of one job need the same torch and NCCL: align these machines, or"
+        " keep jobs from spanning both kinds."
+    ),
     basis=Basis(
         reads="Driver, torch, CUDA runtime and NCCL in each report that `gpudiag"
         " merge`, or a preflight under a launcher, puts together.",
-        limit="The version that more than half of the machines have, two at least. Where no version has that majority,"
-        " all machines are named and none is blamed.",
+        limit=(
+            "The version that more than half of the machines have, two at least. Where no version has that"
+            " majority, all machines are named and none is blamed."
+        ),
         look_also=(
             "gpudiag list --sources all",
             "gpudiag preflight --expect FILE, with the report of a good machine",

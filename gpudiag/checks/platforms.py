@@ -58,7 +58,9 @@ _RESET = re.compile(
     re.IGNORECASE,
 )
 _POWER_WORDS = {
-    Platform.GUEST: "stop this virtual machine and start it from its host (a reboot inside of it is not enough)",
+    Platform.GUEST: (
+        "stop this virtual machine and start it from its host (a reboot inside of it is not enough)"
+    ),
     Platform.CONTAINER: "have the host drained and power-cycled",
     Platform.WSL: "shut Windows down and take the power away for a minute",
     Platform.JETSON: "shut the board down and take the power away for a minute",
@@ -86,8 +88,8 @@ _OF_THE_KERNEL = re.compile(
     re.IGNORECASE,
 )
 _WINDOWS_DRIVER = (
-    "On Windows: update the NVIDIA driver, then WSL (`wsl --update`), and run `wsl --shutdown`. WSL has no kernel module and no "
-    "service of NVIDIA's."
+    "On Windows: update the NVIDIA driver, then WSL (`wsl --update`), and run `wsl --shutdown`."
+    " WSL has no kernel module and no service of NVIDIA's."
 )
 _PLACES = {
     Platform.GUEST: "For the administrator of this virtual machine's host, or its provider: ",

@@ -23,7 +23,10 @@ class Word(click.ParamType):  # type: ignore[type-arg]  # generic only from clic
     def __init__(
         self, choices: Sequence[str], what: str, extras: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        """Allow `choices`; `what` is one of them, with its article: `a format`. `extras` may follow a comma."""
+        """Allow `choices`; `what` is one of them, with its article: `a format`.
+
+        `extras` may follow a comma.
+        """
         self.choices = tuple(choices)
         self._what = what
         self._extras = extras or {}

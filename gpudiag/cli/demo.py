@@ -42,9 +42,9 @@ The last one needs neither the extra [serve] nor [watch]."""
 def demo(story: str, on_terminal: bool, port: int | None) -> int:
     """Show gpudiag on a simulated machine on which things go wrong, without a GPU.
 
-    A job trains, a GPU gets hot and falls off the bus, a rank of the job hangs; it takes four minutes. The page
-    and the view are gpudiag's own; every number is made up, and both show SIMULATED. It needs no GPU, no torch
-    and no root, and touches no GPU that is here. Ctrl-C ends it and leaves nothing behind.
+    A job trains, a GPU gets hot and falls off the bus, a rank of the job hangs; it takes four minutes. The
+    page and the view are gpudiag's own; every number is made up, and both show SIMULATED. It needs no GPU, no
+    torch and no root, and touches no GPU that is here. Ctrl-C ends it and leaves nothing behind.
     """
     if on_terminal and port is not None:
         raise UsageError("--port is for the page, and --watch shows none", hint="give one of them")

@@ -31,13 +31,19 @@ def _complete_names(context: click.Context, parameter: click.Parameter, start: s
 @click.option(
     "--output",
     metavar="FOLDER",
-    help="Write the files into this folder; make it if needed. Do not replace files that differ. `-` prints them.",
+    help=(
+        "Write the files into this folder; make it if needed. Do not replace"
+        " files that differ. `-` prints them."
+    ),
 )
 @click.option(
     "--nhc",
     type=click.Path(readable=False),
     metavar="FILE",
-    help="Print what gpudiag has instead of each line of this nhc.conf, of LBNL NHC or AzNHC; - is standard input.",
+    help=(
+        "Print what gpudiag has instead of each line of this nhc.conf, of LBNL"
+        " NHC or AzNHC; - is standard input."
+    ),
 )
 def deploy(name: str | None, output: str | None, nhc: str | None) -> ExitStatus:
     """The files for a service, alerts, a dashboard, and gates before jobs.

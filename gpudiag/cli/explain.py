@@ -30,10 +30,10 @@ Examples:
 def explain(topic: tuple[str, ...], wanted: Wanted) -> ExitStatus:
     """What a finding, an Xid or an error text means, and what to do about it.
 
-    For files, a folder, a text in quotes, or - for standard input: the known failures of torch, NCCL,
-    CUDA, the NVIDIA driver, containers, launchers, disks and the kernel that are in them, the likeliest
-    cause first; and where none is known, the last exception and your own line of code. Files may be
-    compressed. It judges nothing: the exit status is 0 whenever there was an answer; 3: no file could be read.
+    For files, a folder, a text in quotes, or - for standard input: the known failures of torch, NCCL, CUDA,
+    the NVIDIA driver, containers, launchers, disks and the kernel that are in them, the likeliest cause
+    first; and where none is known, the last exception and your own line of code. Files may be compressed. It
+    judges nothing: the exit status is 0 whenever there was an answer; 3: no file could be read.
     """
     from gpudiag.explain.recipe import explain as explain_words
     from gpudiag.model.explanation import LogExplanation

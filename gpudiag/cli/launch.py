@@ -112,7 +112,10 @@ def emit_options(
                 "--emit",
                 type=Word(JOB_FORMS, "a form of job"),
                 metavar="FORM",
-                help=f"Print this command as a job of several machines, and run nothing: {', '.join(JOB_FORMS)}.",
+                help=(
+                    "Print this command as a job of several machines, and run"
+                    f" nothing: {', '.join(JOB_FORMS)}."
+                ),
             ),
         ):
             command = option(command)
@@ -159,9 +162,9 @@ def _without_emit(words: Sequence[str]) -> list[str]:
 
 
 def read_place(options: Mapping[str, Any]) -> RankEnvironment | None:
-    """This process's place among several; None where nobody gave it one. Rank 0 prints on standard error who did.
+    """This process's place among several; None where nobody gave it one.
 
-    Raises:
+    Rank 0 prints on standard error who did. Raises:
         UsageError: flags or variables are incomplete, or contradict each other.
     """
     with _shared_refusal(options):

@@ -48,7 +48,9 @@ def _print_fields(context: click.Context, _parameter: click.Parameter, is_wanted
     is_flag=False,
     flag_value=1,
     metavar="[N]",
-    help="Choose N free GPUs (1 without a number); exit 1 if fewer are free. With --json: `free` on each GPU.",
+    help=(
+        "Choose N free GPUs (1 without a number); exit 1 if fewer are free. With --json: `free` on each GPU."
+    ),
 )
 @click.option(
     "--query",

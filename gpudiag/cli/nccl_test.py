@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     "--labels",
     type=click.Path(readable=False),
     metavar="FILE",
-    help="Racks, leaves and rails, for --localise: topology.conf, `kubectl get nodes -o json`, or lines `HOST leaf=NAME`.",
+    help=(
+        "Racks, leaves and rails, for --localise: topology.conf, `kubectl get nodes -o"
+        " json`, or lines `HOST leaf=NAME`."
+    ),
 )
 @emit_options()
 @launch_options()

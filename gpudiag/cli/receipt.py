@@ -31,8 +31,8 @@ Exit status: 0 unchanged, 1 changed, or signed by nobody of --signers, 2 usage,
 def receipt(file: Path, signers: Path | None, wanted: Wanted) -> ExitStatus:
     """Verify a receipt of `gpudiag preflight --receipt`, document or page: unchanged, and signed by whom.
 
-    Its digest finds every byte that was changed by accident; a change on purpose is found by the signature beside the file
-    (FILE.sig), if its key is one of --signers.
+    Its digest finds every byte that was changed by accident; a change on purpose is found by the signature
+    beside the file (FILE.sig), if its key is one of --signers.
     """
     from gpudiag.render.receipt_text import render_receipt_check
     from gpudiag.runs.receipt import look_at_receipt

@@ -74,7 +74,10 @@ def result_options(
             "form",
             type=Word(formats, "a format", extras),
             metavar="NAME",
-            help=f"What to print: {', '.join(_with_extras(name, extras) for name in formats)}.  [default: text]",
+            help=(
+                f"What to print: {', '.join(_with_extras(name, extras) for name in formats)}."
+                "  [default: text]"
+            ),
         )(added)
         return cast("_Command", added)
 

@@ -38,7 +38,10 @@ class _CommandBehindSeparator(click.Command):
 @click.option(
     "--stall-after",
     metavar="N|SECONDS",
-    help="Report a stall after N of the job's own steps, or after a time such as 90s.  [default: 20 steps, at least 15 s]",
+    help=(
+        "Report a stall after N of the job's own steps, or after a time such as 90s."
+        "  [default: 20 steps, at least 15 s]"
+    ),
 )
 @click.option(
     "--on-stall",
@@ -57,7 +60,10 @@ class _CommandBehindSeparator(click.Command):
 @click.option(
     "--nan-check",
     is_flag=True,
-    help="Let torch end a rank that puts NaN into a collective of NCCL: TORCH_NCCL_NAN_CHECK, which costs a kernel for each.",
+    help=(
+        "Let torch end a rank that puts NaN into a collective of NCCL:"
+        " TORCH_NCCL_NAN_CHECK, which costs a kernel for each."
+    ),
 )
 @click.option("--quiet", is_flag=True, help="Print nothing about a job that ends well, or has no ranks.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")

@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM over the life of a command.
 
 While it loads or looks it ends at once, with 130, or 143 and one line. From `raise_again` on they are
-exceptions, which wait for the end of an import; one that Python drops (raised in a callback) is sent again, and
-a second signal waits while it is. After the command's last word a signal adds no line.
+exceptions, which wait for the end of an import; one that Python drops (raised in a callback) is sent again,
+and a second signal waits while it is. After the command's last word a signal adds no line.
 """
 
 from __future__ import annotations

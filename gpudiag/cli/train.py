@@ -43,7 +43,10 @@ FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
     type=float,
     default=60.0,
     metavar="SECONDS",
-    help="With --script, end it if no rank moves for SECONDS; 30 times as long if one works and others wait for it.  [default: 60]",
+    help=(
+        "With --script, end it if no rank moves for SECONDS; 30 times as long if one works and"
+        " others wait for it.  [default: 60]"
+    ),
 )
 @click.option(
     "--python",

@@ -92,7 +92,10 @@ def _why_nothing(plan: NcclTestPlan, world_size: int) -> str:
     if odd:
         return f"{' and '.join(odd)} need{'s' * (len(odd) == 1)} 2, 4, 8, 16, ... ranks: --nproc"
     few = [op for op in plan.op if OPERATIONS[op].least_ranks > world_size]
-    needs = f"{' and '.join(few)} need{'s' * (len(few) == 1)} {max((OPERATIONS[op].least_ranks for op in few), default=1)} ranks"
+    needs = (
+        f"{' and '.join(few)} need{'s' * (len(few) == 1)}"
+        f" {max((OPERATIONS[op].least_ranks for op in few), default=1)} ranks"
+    )
     return f"{needs}: --nproc" if few else f"--min-bytes is {plan.min_bytes}"
 
 
@@ -104,7 +107,9 @@ def _dtypes(plan: NcclTestPlan, op: str, backend: str, *, float8: bool) -> tuple
         if refused:
             raise UsageError(
                 f"{backend} does not have {', '.join(refused)} here",
-                hint="8-bit floats need torch 2.8, NCCL 2.24 and GPUs of compute capability 9.0, or later ones",
+                hint=(
+                    "8-bit floats need torch 2.8, NCCL 2.24 and GPUs of compute capability 9.0, or later ones"
+                ),
             )
         return plan.dtype
     integers = INTEGER_DTYPES if plan.reduce == "avg" and OPERATIONS[op].reduces else ()

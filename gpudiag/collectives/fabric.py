@@ -19,9 +19,10 @@ NVLINK, INSIDE, UNKNOWN = "nvlink", "inside", "unknown"
 class Way:
     """What the data of a pair passes.
 
-    `kind` is NVLINK (one domain), INSIDE (one leaf), UNKNOWN (a node has no label) or the number of levels that it climbs;
-    exchanges are held against those of their kind. `left` are the switches whose uplinks it takes, `ends` pairs of them: the
-    two highest, and the two leaves. `inside` is the leaf or the domain that it stays in.
+    `kind` is NVLINK (one domain), INSIDE (one leaf), UNKNOWN (a node has no label) or the number of levels
+    that it climbs; exchanges are held against those of their kind. `left` are the switches whose uplinks it
+    takes, `ends` pairs of them: the two highest, and the two leaves. `inside` is the leaf or the domain that
+    it stays in.
     """
 
     kind: str

@@ -1,10 +1,11 @@
 """Which parts of a fabric explain the bad exchanges: the fewest that do, by their likelihood.
 
-An exchange passes two nodes, their rails, the uplinks of the switches that it leaves, the path between two of them. Of each
-part it is known how many exchanges passed it, and how many of these were bad. A part is blamed where that is far more
-likely than the share of bad exchanges beside it (a likelihood ratio, kind of exchange by kind). Its price is the number
-of parts of its sort: one bad pair among thousands may be chance, one bad leaf of eight is not. The best part is taken, what
-it explains is set aside, and so on: so a bad node does not blame its leaf, nor a bad leaf its nodes.
+An exchange passes two nodes, their rails, the uplinks of the switches that it leaves, the path between two of
+them. Of each part it is known how many exchanges passed it, and how many of these were bad. A part is blamed
+where that is far more likely than the share of bad exchanges beside it (a likelihood ratio, kind of exchange
+by kind). Its price is the number of parts of its sort: one bad pair among thousands may be chance, one bad
+leaf of eight is not. The best part is taken, what it explains is set aside, and so on: so a bad node does not
+blame its leaf, nor a bad leaf its nodes.
 """
 
 import math
@@ -17,16 +18,19 @@ from dataclasses import dataclass
 from gpudiag.collectives.fabric import INSIDE, NVLINK, Fabric, Pair
 from gpudiag.compat import StrEnum
 
-# A part that is bad is bad in nearly all that passes it; but of a switch one of several uplinks may be, and of a rail
-# that of some nodes.
+# A part that is bad is bad in nearly all that passes it; but of a switch one of several uplinks may be, and
+# of a rail that of some nodes.
 _WHOLE_SHARE, _RAIL_SHARE = 0.75, 0.5
-# However few were bad so far, one in five hundred is by chance: five robust deviations leave fewer, and real networks more.
+# However few were bad so far, one in five hundred is by chance: five robust deviations leave fewer, and real
+# networks more.
 _LEAST_CHANCE = 0.002
 _MOST_CERTAIN = 0.98
-# Of what passes a part, bad exchanges that are less than this share as deep as the usual one of them are chance.
+# Of what passes a part, bad exchanges that are less than this share as deep as the usual one of them are
+# chance.
 _AS_DEEP = 0.8
 _FEWEST_WHOLE, _WHOLE_WEIGHT = 4, 1.5
-# Natural logarithm of how much likelier a part must be, beyond its price: 1 in 400 of healthy fabrics has one then.
+# Natural logarithm of how much likelier a part must be, beyond its price: 1 in 400 of healthy fabrics has one
+# then.
 ENOUGH = 6.0
 _ENOUGH_AGAIN = 2.0  # of the exchanges that confirm alone
 
@@ -274,8 +278,8 @@ def _ratio(seen: Sequence[Passed], here: Sequence[Passed], chance: _Chance, dept
 def _unsure(here: Sequence[Passed], chance: _Chance, depth: float) -> float:
     """How much of that ratio is the chance of the few exchanges beside it, which may have been lucky.
 
-    The ratio of two rates to one of all (a G-test) is less than that of one rate to another by this. It matters where a part is
-    bad in few of its exchanges, and few leaves leave few beside it.
+    The ratio of two rates to one of all (a G-test) is less than that of one rate to another by this. It
+    matters where a part is bad in few of its exchanges, and few leaves leave few beside it.
     """
     of_part, bad_of_part = _count(here, chance.kinds, depth)
     lost = 0.0
@@ -311,8 +315,8 @@ def _count(
 def _joined(fabric: Fabric, found: Sequence[Blame]) -> list[Blame]:
     """Several pairs, or several nodes, that are bad across the same switches are what these have in common.
 
-    A pair that was measured again and again has the weight of many: by that alone it would hide an uplink which few pairs
-    take.
+    A pair that was measured again and again has the weight of many: by that alone it would hide an uplink
+    which few pairs take.
     """
     joined = list(found)
     for sort, wanted in ((Sort.PATH, (Sort.LINK,)), (Sort.OUT, (Sort.LINK, Sort.REACH, Sort.NETWORK))):

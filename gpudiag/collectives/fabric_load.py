@@ -26,8 +26,8 @@ _LEAVES_AT_LEAST = 3  # of two, either may be the odd one
 _FEWEST_PAIRS = 6  # of a leaf and beside it
 # Pairs that differ by more than this share of their mean do not have all uplinks in common.
 _MOST_SPREAD = 0.1
-# Standard errors by which a leaf is below the others. One leaf in 40 is 2 below by chance and is measured again; with 5
-# `benchmarks/localise_fabric.py` accuses nothing healthy.
+# Standard errors by which a leaf is below the others. One leaf in 40 is 2 below by chance and is measured
+# again; with 5 `benchmarks/localise_fabric.py` accuses nothing healthy.
 _LOW, _CERTAIN, _LOW_AGAIN = 2.0, 5.0, 2.0
 _LEAST_LACK = 0.015  # 1/2N of 32 uplinks: less than that nodes differ by their age
 _ALIKE_FROM = 5  # other leaves, whose spread is known then
@@ -67,12 +67,16 @@ class LeafLoad:
                 nodes_of[fabric.above(node)][home].append(node)
         groups = [leaves for leaves in nodes_of.values() if _third_largest(leaves) > 1]
         everything = {home: nodes for leaves in nodes_of.values() for home, nodes in leaves.items()}
-        # Leaves of one pod, whose data does not pass what pods share; where no pod has enough of them, all leaves.
+        # Leaves of one pod, whose data does not pass what pods share; where no pod has enough of them, all
+        # leaves.
         self._groups = groups or ([everything] if _third_largest(everything) > 1 else [])
         self._at_once = [_third_largest(leaves) for leaves in self._groups]
 
     def next_round(self) -> tuple[Pair, ...]:
-        """Pairs of different leaves, in each turn equally many of each leaf or all that it has; none if nothing can be compared."""
+        """Pairs of different leaves, in each turn equally many of each leaf or all that it has.
+
+        None if nothing can be compared.
+        """
         self._turns, used = [], dict[Pair, None]()
         for turn in range(TURNS):
             began = len(used)
@@ -108,7 +112,10 @@ class LeafLoad:
                 )
 
     def _filling(self, added: Sequence[Exchange], leaves: Container[str], at_once: int, alone: float) -> int:
-        """How many nodes fill the uplinks; as many as now where these do not. The slowest leaf, which may be bad, does not count."""
+        """How many nodes fill the uplinks; as many as now where these do not.
+
+        The slowest leaf, which may be bad, does not count.
+        """
         speeds_of: dict[str, list[float]] = defaultdict(list)
         for one in added:
             if self._most_active(one) >= at_once - 1 and not isinstance(one.bytes_per_second, Missing):

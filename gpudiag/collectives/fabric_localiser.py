@@ -104,7 +104,10 @@ class FabricLocaliser(Localiser):
         return found
 
     def add(self, exchanges: Iterable[Exchange], seconds: float = 0.0) -> None:
-        """Add what was exchanged in the last round, once for each rail; how long it took limits the turns of the next."""
+        """Add what was exchanged in the last round, once for each rail.
+
+        How long it took limits the turns of the next.
+        """
         added = list(exchanges)
         if full := [one for one in added if one.phase is ExchangePhase.FULL]:
             self._leaf_load.add(full, self._alone_across_leaves())
@@ -132,7 +135,8 @@ class FabricLocaliser(Localiser):
             for one in self._conclude_load(nodes, links)
             if len(one.nodes) == 1 or self._inside(one.nodes) not in {None, *switches}
         ]
-        # A node that is slow with several of its leaf, and under load alone, is in another leaf than its label names.
+        # A node that is slow with several of its leaf, and under load alone, is in another leaf than its
+        # label names.
         often = Counter(node for one in under_load if len(one.nodes) > 1 for node in one.nodes)
         single = [one for one in under_load if len(one.nodes) == 1 or max(often[n] for n in one.nodes) == 1]
         if self._leaves_screened:
@@ -217,7 +221,10 @@ class FabricLocaliser(Localiser):
         ]
 
     def _mix(self, rounds: int, forced: Iterable[Pair] = (), *, confirms: bool = False) -> tuple[Pair, ...]:
-        """The pairs of the next of so many rounds; a node that may not finish is in one, for that takes long."""
+        """The pairs of the next of so many rounds.
+
+        A node that may not finish is in one, for that takes long.
+        """
         failed = {
             node for one in self._quiet if isinstance(one.bytes_per_second, Missing) for node in one.nodes
         }
@@ -307,7 +314,10 @@ class FabricLocaliser(Localiser):
         return [one.nodes for one in slow if self._inside(one.nodes) is not None]
 
     def _inside(self, nodes: Sequence[int]) -> str | None:
-        """The leaf or the domain that a pair stays in; pairs that share uplinks are slow in a ring by chance."""
+        """The leaf or the domain that a pair stays in.
+
+        Pairs that share uplinks are slow in a ring by chance.
+        """
         return self._fabric.way((nodes[0], nodes[1])).inside
 
     # --- what they show

@@ -1,9 +1,10 @@
 """Pairs of nodes that use every part of a labelled fabric in a few rounds.
 
-A pair inside a leaf uses no uplink, a pair of two leaves uses uplinks of both, a pair of one NVLink domain uses no network.
-So in some rounds half of a leaf's nodes exchange data inside it; all others reach as many different leaves as there are.
-Pairs that leave a leaf take turns: two that share an uplink by chance are slow, and nothing is bad. Most nodes have nothing to do
-in most turns, so what has not met yet meets then: a round has as many turns as are needed for that, or as its time allows.
+A pair inside a leaf uses no uplink, a pair of two leaves uses uplinks of both, a pair of one NVLink domain
+uses no network. So in some rounds half of a leaf's nodes exchange data inside it; all others reach as many
+different leaves as there are. Pairs that leave a leaf take turns: two that share an uplink by chance are
+slow, and nothing is bad. Most nodes have nothing to do in most turns, so what has not met yet meets then: a
+round has as many turns as are needed for that, or as its time allows.
 """
 
 import random
@@ -78,7 +79,10 @@ class MixedRounds:
     """Rounds in which nodes of each leaf reach other leaves, half of them or all, and each a few of its own leaf."""
 
     def __init__(self, fabric: Fabric, seed: int, *, fill: bool = True) -> None:
-        """Begin with no pair that has met. `fill`: a node is in several pairs of a round, in different turns."""
+        """Begin with no pair that has met.
+
+        `fill`: a node is in several pairs of a round, in different turns.
+        """
         self._fabric = fabric
         self._chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self._fill = fill
@@ -96,7 +100,10 @@ class MixedRounds:
         self._all_can_meet = max(self._unmet.values(), default=0) <= SCREEN_ROUNDS * MOST_TURNS
 
     def turns_wanted(self, rounds: int) -> int:
-        """How many turns each of so many rounds needs for all pairs to meet; few where they could not meet in a screen."""
+        """How many turns each of so many rounds needs for all pairs to meet.
+
+        Few where they could not meet in a screen.
+        """
         wanted = -(-max(self._unmet.values(), default=0) // max(1, rounds))
         return max(MOST_CROSSING, min(MOST_TURNS, wanted)) if self._all_can_meet else MOST_CROSSING
 
@@ -108,9 +115,9 @@ class MixedRounds:
         turns: int = MOST_CROSSING,
         once: Set[int] = frozenset(),
     ) -> tuple[Pair, ...]:
-        """The pairs of the next round, in the order of their turns; the forced ones first, as far as there are turns.
+        """The pairs of the next round, in the order of their turns.
 
-        The nodes of `once` are in one pair at most.
+        The forced ones first, as far as there are turns. The nodes of `once` are in one pair at most.
         """
         half = confirms or self._number % _MIXED_EVERY == 0
         self._number += 1

@@ -51,7 +51,10 @@ def elements_for(op: str, dtype: str, size_bytes: int, world_size: int) -> int:
 
 
 def algbw_bytes_per_second(op: str, size_bytes: int, seconds: float, world_size: int = 1) -> Reading[float]:
-    """Algorithm bandwidth in bytes per second: S / t; of a hypercube, what a rank gets of the others' data."""
+    """Algorithm bandwidth in bytes per second: S / t.
+
+    Of a hypercube, what a rank gets of the others' data.
+    """
     if op == BARRIER:
         return NO_DATA
     factor = OPERATIONS[op].alg_factor

@@ -1,13 +1,14 @@
 """Which node, link or rail is bad, in a number of rounds that does not grow with the number of nodes.
 
-1. Screen: random disjoint pairs of nodes exchange data, three rounds of them. A node counts by the best of its pairs:
-   next to one good partner a good node looks good, however bad the others are. A bad exchange between two nodes that are
-   both good with others is the fault of the link between them.
+1. Screen: random disjoint pairs of nodes exchange data, three rounds of them. A node counts by the best of
+   its pairs: next to one good partner a good node looks good, however bad the others are. A bad exchange
+   between two nodes that are both good with others is the fault of the link between them.
 2. Load: all nodes exchange with two others at once, in rings.
-3. Confirm: a suspect meets two nodes that are known to be good; a suspected pair meets again, one that was slower in a
-   ring too. A ring in which a pair was much slower is measured once more.
+3. Confirm: a suspect meets two nodes that are known to be good; a suspected pair meets again, one that was
+   slower in a ring too. A ring in which a pair was much slower is measured once more.
 
-What decides is here, so that a simulation of ten thousand nodes (benchmarks/localise_scale.py) runs the same code.
+What decides is here, so that a simulation of ten thousand nodes (benchmarks/localise_scale.py) runs the same
+code.
 """
 
 import random
@@ -28,8 +29,8 @@ Pair = tuple[int, int]
 ALL_PAIRS_UP_TO = 8
 # With a few more all pairs are, in rings of two for each node: at most eight further rounds.
 ALL_LINKS_UP_TO = 16
-# Three different partners for each node: a healthy one meets at least one healthy partner, but for one node in a
-# thousand where one in ten is bad (simulated: benchmarks/localise_scale.py).
+# Three different partners for each node: a healthy one meets at least one healthy partner, but for one node
+# in a thousand where one in ten is bad (simulated: benchmarks/localise_scale.py).
 SCREEN_ROUNDS = 3
 
 
@@ -97,22 +98,23 @@ def pack_rounds(wanted: Iterable[Pair]) -> tuple[tuple[Pair, ...], ...]:
 
 NODES_AT_LEAST = 4  # of three, two that are slow with each other leave no usual speed
 
-# Shares of the usual speed below which an exchange is slow. GPUs exchange within 2 % of each other (collectives.md 5:
-# flagged below 0.9); gloo's exchanges vary with the load of the processors that it runs on.
+# Shares of the usual speed below which an exchange is slow. GPUs exchange within 2 % of each other
+# (collectives.md 5: flagged below 0.9); gloo's exchanges vary with the load of the processors that it runs
+# on.
 SLOW_SHARE = {"nccl": 0.9, "gloo": 0.6}
-# Robust standard deviations below the usual speed: 1.4826 times the median deviation is one of them where values are
-# normally distributed, and five of them leave one healthy exchange in three millions. Of few nodes the deviation is uncertain:
-# below the last share an exchange is slow however much the others differ.
+# Robust standard deviations below the usual speed: 1.4826 times the median deviation is one of them where
+# values are normally distributed, and five of them leave one healthy exchange in three millions. Of few nodes
+# the deviation is uncertain: below the last share an exchange is slow however much the others differ.
 _DEVIATIONS = 5 * 1.4826
 _ANYHOW_SHARE = 0.75
-# A lost segment is sent again after 0.2 s by TCP (RFC 6298, Linux's minimum), after tens of ms by RDMA: some exchanges
-# take that long while the typical ones do not. Where even the fastest is that slow, what is too much is dropped, and the
-# path is slow.
+# A lost segment is sent again after 0.2 s by TCP (RFC 6298, Linux's minimum), after tens of ms by RDMA: some
+# exchanges take that long while the typical ones do not. Where even the fastest is that slow, what is too
+# much is dropped, and the path is slow.
 _TAIL_FACTOR = 10.0
 _TAIL_SECONDS = 0.04
 _LOSSY_SPEED_SHARE = 0.1
-# All at once, nodes share the switches, and those far apart share more of them than neighbours do: what counts is far
-# below that, as where two flows were put on one way.
+# All at once, nodes share the switches, and those far apart share more of them than neighbours do: what
+# counts is far below that, as where two flows were put on one way.
 LOAD_FACTOR = 0.6
 _WITNESSES = 2  # good nodes that a suspect meets
 # Exchanges between nodes that look good and are bad by chance are few; of many the worst are measured again.
@@ -373,7 +375,10 @@ class _Findings:
 
     @property
     def bad_links(self) -> list[tuple[Pair, int]]:
-        """Pairs and rails that had a symptom each time, between ports that are good with others; the worst first."""
+        """Pairs and rails that had a symptom each time, between ports that are good with others.
+
+        The worst first.
+        """
         bad = [
             (link, seen)
             for link, seen in self.by_link.items()
@@ -491,8 +496,8 @@ def choose_witness(node: int, good: Sequence[int], first: int, wanted: Sequence[
 def find_usual(exchanges: Sequence[Exchange], slow_share: float) -> Usual | None:
     """What is usual among these exchanges; None where none succeeded.
 
-    First the median of the ports' best, the better of two in the middle, for half of the ports may be bad; then that of
-    the exchanges between ports that reach it nearly.
+    First the median of the ports' best, the better of two in the middle, for half of the ports may be bad;
+    then that of the exchanges between ports that reach it nearly.
     """
     by_port = _by_port(exchanges)
     bests = {port: best for port, seen in by_port.items() if (best := best_speed(seen)) is not None}

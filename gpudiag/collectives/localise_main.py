@@ -51,7 +51,10 @@ _NOT_USUAL = Missing(MissingReason.ERROR, "no two nodes exchanged anything")
 
 
 def run(context: RankContext) -> Mapping[str, Any]:
-    """On rank 0 the `Localisation`, encoded; on others nothing. `context.arguments` is an encoded LocaliseRequest."""
+    """On rank 0 the `Localisation`, encoded; on others nothing.
+
+    `context.arguments` is an encoded LocaliseRequest.
+    """
     request = decode(LocaliseRequest, context.arguments)
     store, device = meet(context, request.backend)
     back: Any = None
@@ -79,8 +82,8 @@ def run(context: RankContext) -> Mapping[str, Any]:
 def _open_store(meeting: Store, nodes: Sequence[Node], rank: int) -> Store:
     """The store of the rendezvous, or one that rank 0 serves where that is a file of one machine.
 
-    Ranks that wait for a key in a file read it again and again: eight of them took the processors from those that
-    measured.
+    Ranks that wait for a key in a file read it again and again: eight of them took the processors from those
+    that measured.
     """
     if not isinstance(meeting, FileStore) or len({node.host for node in nodes}) > 1:
         return meeting

@@ -24,12 +24,12 @@ _SMALL_BYTES = MIB // 4
 _LARGE_TIMES, _LOADED_TIMES = 5, 2
 _FULL_TIMES = 8  # at most, before both ends agree on the time
 _LARGE_SECONDS = 0.5  # no further one is begun after so long
-# At least four segments each, however the kernel cuts them: where one in fifty is lost, 64 small exchanges meet it with
-# a probability of 99 %.
+# At least four segments each, however the kernel cuts them: where one in fifty is lost, 64 small exchanges
+# meet it with a probability of 99 %.
 _SMALL_TIMES, _SMALL_BATCHES = 16, 4
 _SMALL_SECONDS = 0.3  # no further batch is begun after so long
-# Where one small exchange takes longer, the line is slow: fewer are made, and large ones hold what it carries in a
-# part of its time.
+# Where one small exchange takes longer, the line is slow: fewer are made, and large ones hold what it carries
+# in a part of its time.
 _SLOW_SECONDS = 0.01
 _SLOW_SMALL_AT_LEAST, _SLOW_LARGE_SHARE = 3, 0.6
 LINE_SECONDS = 0.8  # for both; less where many pairs of one machine take turns
@@ -84,7 +84,10 @@ class PairLine(Protocol):
 
 
 class GlooLine:
-    """A line of gloo: a process group of the two, which needs the store alone; other pairs go on if it breaks."""
+    """A line of gloo: a process group of the two, which needs the store alone.
+
+    Other pairs go on if it breaks.
+    """
 
     device = torch.device("cpu")
     large_bytes = _GLOO_LARGE_BYTES
@@ -112,7 +115,8 @@ class GlooLine:
 class NcclLine:
     """A line of NCCL: the communicator that torch opens for two ranks at the first send between them.
 
-    A group of the two would need a name that both know: torch takes that from how many groups a rank has opened.
+    A group of the two would need a name that both know: torch takes that from how many groups a rank has
+    opened.
     """
 
     turns = 2
@@ -120,8 +124,8 @@ class NcclLine:
     def __init__(self, rank: int, other: int, device: torch.device, back: Any = None) -> None:
         """Use the open default group, in which these two have those ranks.
 
-        `back`: another group of all ranks, for the way back. A group has one stream for both ways of a pair, so that with
-        one group they follow each other.
+        `back`: another group of all ranks, for the way back. A group has one stream for both ways of a pair,
+        so that with one group they follow each other.
         """
         self.device = device
         self._back = back
@@ -157,9 +161,9 @@ class NcclLine:
 
 
 def measure_line(line: PairLine, before: Callable[[], None], seconds: float = LINE_SECONDS) -> LineResult:
-    """What one line reaches by itself, in about so many seconds; `before` is called in the time of each exchange.
+    """What one line reaches by itself, in about so many seconds.
 
-    Raises:
+    `before` is called in the time of each exchange. Raises:
         RuntimeError: the other rank is gone, or an exchange took too long.
     """
     exchange = _Exchanger((line,), before)

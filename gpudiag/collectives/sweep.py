@@ -46,9 +46,10 @@ class Stopwatch(Protocol):
         """Take the time right after the call came back."""
 
     def read(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The nanoseconds of each sample since the last reading, and when each was entered; waits for the last to end.
+        """The nanoseconds of each sample since the last reading, and when each was entered.
 
-        Entered by the clock reading that its time starts at, the host's CLOCK_MONOTONIC; none where CUDA events took the times.
+        Waits for the last to end. Entered by the clock reading that its time starts at, the host's
+        CLOCK_MONOTONIC; none where CUDA events took the times.
         """
 
 
@@ -206,7 +207,10 @@ class SweepRunner:
     """Runs every case of a sweep on this rank, in step with the other ranks."""
 
     def __init__(self, group: ProcessGroup, sweep: Sweep, *, spans_hosts: bool = False) -> None:
-        """Allocate the memory that all cases share; `spans_hosts`: a slow network may be between the ranks."""
+        """Allocate the memory that all cases share.
+
+        `spans_hosts`: a slow network may be between the ranks.
+        """
         self._group = group
         self._in_bounds = spans_hosts and sweep.iterations is None
         self._series_began = 0.0
@@ -223,7 +227,10 @@ class SweepRunner:
         self._measured: RankCase  # of the case that runs
 
     def run(self) -> None:
-        """Measure and verify every case, and emit each result at once; at the end, the ways in which it was done."""
+        """Measure and verify every case, and emit each result at once.
+
+        At the end, the ways in which it was done.
+        """
         self._run_cases()
         if self._graphs is not None or self._kind_of_buffers != NOT_ASKED:
             graphs = NOT_ASKED if self._graphs is None else self._graphs.used

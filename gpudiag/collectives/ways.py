@@ -17,8 +17,8 @@ from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 def allocate(kind: str, size_bytes: int, device: torch.device) -> tuple[torch.Tensor, Reading[str]]:
     """Memory for all buffers, and its kind: plain, registered or symmetric; or why it is plain.
 
-    Registered memory is of ncclMemAlloc, in a pool that is registered with the communicator (torch 2.7, NCCL 2.19);
-    symmetric memory is registered as a window, which all ranks map alike (torch 2.9, NCCL 2.27).
+    Registered memory is of ncclMemAlloc, in a pool that is registered with the communicator (torch 2.7, NCCL
+    2.19); symmetric memory is registered as a window, which all ranks map alike (torch 2.9, NCCL 2.27).
     """
     if kind == PLAIN:
         return _plain(size_bytes, device), NOT_ASKED
@@ -87,12 +87,16 @@ def _capture(call: Call) -> Callable[[], None]:
     return graph.replay
 
 
-# cudaError_t: not permitted, not supported, and those of a capture (cudaErrorStreamCaptureUnsupported and what follows it).
+# cudaError_t: not permitted, not supported, and those of a capture (cudaErrorStreamCaptureUnsupported and
+# what follows it).
 _REFUSED_CODES = frozenset((800, 801, *range(900, 909)))
 
 
 def _is_fault(error: BaseException) -> bool:
-    """Whether the device failed, and not the way: that is the run's. CUDA's refusal of a capture is an AcceleratorError, too."""
+    """Whether the device failed, and not the way: that is the run's.
+
+    CUDA's refusal of a capture is an AcceleratorError, too.
+    """
     if isinstance(error, torch.OutOfMemoryError):
         return True
     if not hasattr(torch, "AcceleratorError") or not isinstance(error, torch.AcceleratorError):

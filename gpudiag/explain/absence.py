@@ -238,7 +238,10 @@ def _behind(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
             and len(behind) <= max(1, _FEW * len(dogs))
         ):
             dog, name = dogs[behind[0]]
-            how = f"its last {'enqueued collective' if field == 'enqueued' else 'collective that timed out'} is {lowest}, that of the others {usual}"
+            how = (
+                f"its last {'enqueued collective' if field == 'enqueued' else 'collective that timed out'}"
+                f" is {lowest}, that of the others {usual}"
+            )
             return Waited(behind, how, name, dog.line)
     return None
 
@@ -255,7 +258,10 @@ def _in_another(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
     odd = tuple(sorted(rank for rank, kind in kinds.items() if is_tied or kind != counted[0][0]))
     dog, name = dogs[odd[0]]
     how = (
-        f"they timed out in {' and '.join(kind for kind, _ in counted[:4])}, all as number {dog.work}{_of_group(dog)}"
+        (
+            f"they timed out in {' and '.join(kind for kind, _ in counted[:4])}, all as"
+            f" number {dog.work}{_of_group(dog)}"
+        )
         if is_tied
         else f"it timed out in {kinds[odd[0]]}, the others in {counted[0][0]}{_of_group(dog)}"
     )
@@ -436,7 +442,10 @@ def _by_silent_host(job: Identities, events: list[Event]) -> Waited | None:
         return None
     ranks = tuple(sorted(rank for rank, host in job.hosts.items() if host in silent))
     log = next(log for log in job.logs if log.host in silent)
-    how = f"the log of {', '.join(silent[:4])} ends without an error ({log.name}:{log.facts.lines}), the others lost it"
+    how = (
+        f"the log of {', '.join(silent[:4])} ends without an error"
+        f" ({log.name}:{log.facts.lines}), the others lost it"
+    )
     return Waited(ranks, how, bad[0].log, bad[0].line, hosts=silent)
 
 

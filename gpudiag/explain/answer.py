@@ -48,7 +48,10 @@ Source = LogLines | FlightRecord | LogRefused | bytes  # the last: a verdict of 
 
 
 def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
-    """What is recognised in logs; hardware comes before other causes, causes before symptoms, then the earliest."""
+    """What is recognised in logs.
+
+    Hardware comes before other causes, causes before symptoms, then the earliest.
+    """
     logs: list[LogRead] = []
     facts: list[tuple[str, LogFacts]] = []
     nccl, words, classifier = NcclReader(), RunReports(), Classifier()
@@ -93,14 +96,19 @@ def _verdict(
     elif findings:
         first, more = findings[0], len(findings) - 1
         others = f", and {more} more" if more else ""
-        sentence = f"No failure found, but NCCL's lines show {len(findings)} thing{'s' * (more > 0)} to fix: {first.message[:330]} ({first.code}){others}."
+        sentence = (
+            f"No failure found, but NCCL's lines show {len(findings)} thing{'s' * (more > 0)} to fix:"
+            f" {first.message[:330]} ({first.code}){others}."
+        )
         rest = verdict.sentence.removeprefix(NOTHING_WRONG).strip()
         verdict = replace(verdict, sentence=f"{sentence} {rest}".strip())
     elif any(shown.is_cut for _, shown in facts) and not any(shown.done_at for _, shown in facts):
         cut = next(name for name, shown in facts if shown.is_cut)
         verdict = replace(
             verdict,
-            sentence=f"{verdict.sentence} But {cut} ends in the middle of a line: what came after it is not known.",
+            sentence=(
+                f"{verdict.sentence} But {cut} ends in the middle of a line: what came after it is not known."
+            ),
         )
     if refused:
         unread = "1 file was not read" if refused == 1 else f"{refused} files were not read"

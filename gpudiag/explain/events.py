@@ -51,7 +51,8 @@ _OF_OTHERS = re.compile(
     r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|[Tt]imed? ?out|Broken pipe|timeout|Socket recv failed"
 )
 _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
-# An exception that only reports how a program ended, or that holds another: a cause that another line names counts before it.
+# An exception that only reports how a program ended, or that holds another: a cause that another line names
+# counts before it.
 _OF_ANOTHER = re.compile(
     r"\bTraceback:|EnforceNotMet: |(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|code)\b"
 )
@@ -254,7 +255,10 @@ def _standing(
 
 
 def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
-    """The exceptions of one log that no failure explains; of each rank the last, and the first where it is no echo."""
+    """The exceptions of one log that no failure explains.
+
+    Of each rank the last, and the first where it is no echo.
+    """
     events, counts = [], dict[tuple[Speaker, str], int]()
     same = Counter((raised.speaker, _NUMBERS.sub("#", raised.text)[:200]) for raised in log.facts.raised)
     for raised in [*log.facts.raised, *_origins(log.facts)]:

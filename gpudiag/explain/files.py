@@ -181,9 +181,9 @@ def open_lines(
     tail_bytes: int = TAIL_BYTES,
     is_dump: Callable[[bytes], bool] | None = None,
 ) -> LogLines | bytes:
-    """The lines of a log, unpacked where it is compressed; all of its bytes where `is_dump` knows its beginning.
+    """The lines of a log, unpacked where it is compressed.
 
-    Raises:
+    All of its bytes where `is_dump` knows its beginning. Raises:
         LogRefused: it is binary, an archive, or compressed in a way whose library is not installed.
     """
     unpacked = _unpack(_Peekable(stream))
@@ -218,9 +218,10 @@ def _is_log_by_head(path: Path, is_dump: Callable[[bytes], bool]) -> bool:
 
 
 def log_files(folder: Path, is_dump: Callable[[bytes], bool]) -> tuple[list[Path], int]:
-    """The files of a folder that may be logs, by name, and how many others there are; hidden ones are skipped.
+    """The files of a folder that may be logs, by name, and how many others there are.
 
-    A folder in it that cannot be read is among the files: opening it gives the reason.
+    Hidden ones are skipped. A folder in it that cannot be read is among the files: opening it gives the
+    reason.
     """
     found: list[Path] = []
     others = 0
@@ -238,7 +239,10 @@ def log_files(folder: Path, is_dump: Callable[[bytes], bool]) -> tuple[list[Path
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
-    """Each file below a folder with True, and with False each folder that cannot be read; nothing that is hidden."""
+    """Each file below a folder with True, and with False each folder that cannot be read.
+
+    Nothing that is hidden.
+    """
     unread: list[Path] = []
     for place, folders, names in os.walk(folder, onerror=lambda error: unread.append(Path(error.filename))):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -341,7 +345,8 @@ def _refuse_binary(start: bytes) -> None:
             raise LogRefused(sentence)
     if _PY_SPY.match(start):
         raise LogRefused(
-            "it is a dump of py-spy, not a log: `gpudiag hang` reads and compares the stacks of a job that runs"
+            "it is a dump of py-spy, not a log: `gpudiag hang` reads and"
+            " compares the stacks of a job that runs"
         )
     if start[257:262] == b"ustar":
         raise LogRefused("it is a tar archive: unpack it with `tar xf` and give the folder")

@@ -109,7 +109,10 @@ def is_explained_by_absence(event: Event, events: list[Event]) -> bool:
 
 
 def choose(candidates: list[Event]) -> Group | None:
-    """The group of events that came first; clocks may differ, so that what is near in time is decided by its weight."""
+    """The group of events that came first.
+
+    Clocks may differ, so that what is near in time is decided by its weight.
+    """
     groups: dict[str, list[Event]] = defaultdict(list)
     outside = [event for event in candidates if event.standing is Standing.OUTSIDE]
     killed = sum(event.topic == "rank.killed" for event in candidates)

@@ -473,7 +473,8 @@ class TracebackReader:
     def _forget_last(self, stream: str, *, while_handled: bool) -> None:
         """Drop the last exception where another followed from it: the later one stands for both.
 
-        Not so where the user's own code raised it, and a library handled it: what the handler met is no cause.
+        Not so where the user's own code raised it, and a library handled it: what the handler met is no
+        cause.
         """
         for place in range(len(self.done) - 1, -1, -1):
             if self.done[place].stream == stream:

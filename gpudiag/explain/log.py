@@ -51,7 +51,8 @@ _CRASH_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)')
 _CRASH_LINES = 6
 _PLUGIN_XID = re.compile(r"XidCriticalError: Xid=(\d+)\b")  # the NVIDIA device plugin of Kubernetes
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
-# Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting, and what takes itself back.
+# Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting, and what takes
+# itself back.
 _TALK = re.compile(
     r"^\s*(?:\+ |#|//|>>> )|(?:PASSED|SKIPPED|XFAIL|\.\.\. ok)\b|^[0-9a-f]{7,40} [A-Z]|"
     r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
@@ -445,7 +446,10 @@ class _Reader:
             self.tracebacks.done.remove(wrapper)
 
     def _raised_in_message(self, line: LogLine) -> Traceback:
-        """The exception of a line without a traceback; that of the one before, where its message ends in this one."""
+        """The exception of a line without a traceback.
+
+        That of the one before, where its message ends in this one.
+        """
         text, before = line.body.strip(), self._last.get(line.stream)
         if before is not None and before.text.endswith(":") and line.number - before.raised_at == 1:
             before.text, before.raised_at = text, line.number

@@ -18,7 +18,10 @@ _KINDS = (
         "Look it up on that host: `getent hosts NAME`. Where there is no way out, download before the job.",
     ),
     (r"[Tt]imed? ?out", "a wait took too long; the frame shows for what", ""),
-    (r"MemoryError|out of memory", "memory ran out", "Smaller batches or requests; `gpudiag list` shows the GPUs' memory, `free -g` the host's."),
+    (r"MemoryError|out of memory", "memory ran out", (
+        "Smaller batches or requests; `gpudiag list` shows the GPUs' memory,"
+        " `free -g` the host's."
+    )),
     (r"KeyError|IndexError|TypeError|ValueError|AttributeError|NameError|ZeroDivision", "the job's own code or data; the machine is rarely the reason", ""),
 )  # fmt: skip
 

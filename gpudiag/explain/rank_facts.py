@@ -1,4 +1,7 @@
-"""What one log shows of ranks: who ended how, who is missing, who is where; launcher_lines.py reads the lines."""
+"""What one log shows of ranks: who ended how, who is missing, who is where.
+
+launcher_lines.py reads the lines.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -106,7 +109,10 @@ class RankFacts:
         at_start: bool = False,
         by_rank_0: bool = False,
     ) -> None:
-        """Note that a process waited for these ranks; `text` is the line's own account, else the whole line."""
+        """Note that a process waited for these ranks.
+
+        `text` is the line's own account, else the whole line.
+        """
         account = shorten_text((text or line.body).strip(), 300)
         self.absences.append(
             Absence(

@@ -31,7 +31,10 @@ _NUMBERED_TOPIC = re.compile(
 _NUMBERED = {"xid": explain_xid, "sxid": explain_sxid, "cuda": explain_cuda_error}
 _WORDS = {"xid": "Xid", "sxid": "SXid", "cuda": "CUDA error"}
 _EXAMPLES = {"xid": 79, "sxid": 20034, "cuda": 802}
-_HINT = "give a code (gpu.lost), xid 79, files or a folder of logs, an error text in quotes, or - for standard input"
+_HINT = (
+    "give a code (gpu.lost), xid 79, files or a folder of logs, an error"
+    " text in quotes, or - for standard input"
+)
 _LOOKS_LIKE_A_PATH = re.compile(r"[^\s:]*[/\\][^\s:]*|[^\s]+\.(?:log|out|err|txt|gz|xz|bz2|zst|json)")
 
 
@@ -77,7 +80,10 @@ def explain_text(text: str) -> LogExplanation:
 
 
 def explain_name(name: str) -> Explanation | None:
-    """The explanation of `gpu.lost`, a check, a known failure, `xid-79` or `sxid-12028`; None where there is none."""
+    """The explanation of `gpu.lost`, a check, a known failure, `xid-79` or `sxid-12028`.
+
+    None where there is none.
+    """
     numbered = _NUMBERED_TOPIC.fullmatch(name)
     if numbered and numbered["kind"]:
         return _NUMBERED[numbered["kind"].lower()](int(numbered["number"]))
@@ -85,7 +91,10 @@ def explain_name(name: str) -> Explanation | None:
 
 
 def explain_topic(name: str) -> Explanation | None:
-    """The explanation of a finding code, a check or a known failure; None where there is none of that name."""
+    """The explanation of a finding code, a check or a known failure.
+
+    None where there is none of that name.
+    """
     error = find_cuda_error(name)
     if error is not None:
         return explain_cuda_error(error.number)

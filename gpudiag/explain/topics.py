@@ -36,7 +36,10 @@ _NETWORK_UNIT_XID = 149  # the NVLink 5 error whose subcode names the place to l
 
 @cache
 def known_topics() -> dict[str, Explanation]:
-    """Every finding code, every check and every rule of the linter by its name; where two are one word, the code."""
+    """Every finding code, every check and every rule of the linter by its name.
+
+    Where two are one word, the code.
+    """
     checks = {check.name: _explain_check(check) for check in BUILTIN}
     lints = {rule.code: _explain_rule(rule) for rule in RULES}
     return {**checks, **{kind.code: _explain_code(kind) for kind in finding_kinds()}, **lints}

@@ -42,7 +42,10 @@ class UnknownLines:
             self.first_doubtful = self.first_doubtful or (number, raw[:_KEPT_BYTES])
 
     def counted(self, *, moved_on: bool) -> tuple[int, tuple[int, bytes] | None]:
-        """How many lines count, and the first of them; `moved_on`: the run made progress after the last doubtful one."""
+        """How many lines count, and the first of them.
+
+        `moved_on`: the run made progress after the last doubtful one.
+        """
         if moved_on:
             return self.grave, self.first_grave
         firsts = [first for first in (self.first_grave, self.first_doubtful) if first is not None]

@@ -171,7 +171,10 @@ def _notes(event: Event) -> tuple[str, ...]:
 
 
 def _details(event: Event) -> list[str]:
-    """What the line itself has in numbers and names; an Xid that a device plugin reports is its line, not the kernel's."""
+    """What the line itself has in numbers and names.
+
+    An Xid that a device plugin reports is its line, not the kernel's.
+    """
     failure = failures().get(_WITHDRAWN if _is_of_plugin(event) else event.topic)
     detail = failure.detail_of(event.text) if failure is not None else ""
     return [detail] if detail else []
@@ -352,7 +355,10 @@ def _sentence(
     what = explanation.title if explanation else shorten_text(event.text, 160)
     driver = _DRIVER_TOPIC.fullmatch(event.topic)
     if event.standing is Standing.UNKNOWN:
-        return f"{_whom(ranks, hosts, event) or 'Something'} failed first, with an error that is not known here: {_OWN_WORDS.sub('', event.text)[:200]}."
+        return (
+            f"{_whom(ranks, hosts, event) or 'Something'} failed first, with an error that is not known"
+            f" here: {_OWN_WORDS.sub('', event.text)[:200]}."
+        )
     what = what.rstrip(".")  # a full stop of the error's own ends no sentence of ours
     what = f"{event.topic}, {what}" if driver else f"{what} ({event.topic})" if event.topic else what
     on = f" on {', '.join(hosts[:4])}" if hosts else f" in pod {event.pod}" if event.pod else ""
@@ -410,7 +416,10 @@ def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, ho
     if remedy := remedy_of(event.text):
         return remedy
     if not event.where:
-        return "Read the lines around it: its traceback is not in these logs. If the job is right, test the machine: `gpudiag preflight`."
+        return (
+            "Read the lines around it: its traceback is not in these logs. If the job is right,"
+            " test the machine: `gpudiag preflight`."
+        )
     return "Fix that line of the job; if it is right, test the machine: `gpudiag preflight`."
 
 
@@ -453,14 +462,23 @@ def _echo(group: list[Event]) -> Echo:
 
 # Topic and sentence by what was wrong with those that the others waited for.
 _OF_WAITED = {
-    WaitedKind.LATE: ("collective.timed_out", "{who} {are} what the others waited for, or lost: it hung, or ended without an error"),
+    WaitedKind.LATE: ("collective.timed_out", (
+        "{who} {are} what the others waited for, or lost: it hung, or ended"
+        " without an error"
+    )),
     WaitedKind.OTHER_CALL: ("collective.mismatched", "{who} called another collective than the others, or with another size"),
-    WaitedKind.UNDECIDED_CALL: ("collective.mismatched", "{who} called different collectives, or one with different sizes; these logs do not show which of them is wrong"),
+    WaitedKind.UNDECIDED_CALL: ("collective.mismatched", (
+        "{who} called different collectives, or one with different sizes;"
+        " these logs do not show which of them is wrong"
+    )),
     WaitedKind.NEVER_CAME: ("rendezvous.missing_ranks", "{who} never joined the rendezvous"),
     WaitedKind.NOT_ALL_CAME: ("rendezvous.missing_ranks", "Not all ranks joined the rendezvous"),
     WaitedKind.RENDEZVOUS_UNREACHABLE: ("rendezvous.unreachable", "The host of the rendezvous could not be reached, or left"),
     WaitedKind.ENGINE_SILENT: ("engine.worker_silent", "A worker of the engine did not answer: it hung, or ended without an error"),
-    WaitedKind.BUILD_LOCKED: ("library.build_locked", "The build of an extension waits for a lock file, and the process that made the file does not release it"),
+    WaitedKind.BUILD_LOCKED: ("library.build_locked", (
+        "The build of an extension waits for a lock file, and the process that"
+        " made the file does not release it"
+    )),
 }  # fmt: skip
 
 
@@ -524,7 +542,10 @@ def _of_mismatch(job: Identities, events: list[Event], root: Group) -> Verdict:
     )
     return Verdict(
         kind=VerdictKind.RANKS_DIFFER,
-        sentence=f"The ranks called different collectives, or one with different sizes: {what}. These logs do not show which of them is wrong.",
+        sentence=(
+            f"The ranks called different collectives, or one with different sizes: {what}."
+            " These logs do not show which of them is wrong."
+        ),
         log=event.log,
         line=event.line,
         topic=event.topic,
@@ -589,7 +610,9 @@ def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdic
         topic=first.topic,
         excerpt=mask_text(first.excerpt)[:500],
         cause=explanation.meaning if explanation else "",
-        remedy="Give the logs of all ranks and hosts, and the kernel log of each host: `gpudiag explain FOLDER`.",
+        remedy=(
+            "Give the logs of all ranks and hosts, and the kernel log of each host: `gpudiag explain FOLDER`."
+        ),
         driver_errors=_driver_errors(events, first, ()),
         echoes=_echoes(events, None),
     )

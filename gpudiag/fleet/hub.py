@@ -165,7 +165,10 @@ class HubWatch:
             return ()
         way = "behind" if reference > 0 else "ahead of"
         return (
-            f"this hub's own clock is {describe_seconds(abs(reference))} {way} most machines': check NTP on {self._host}",
+            (
+                f"this hub's own clock is {describe_seconds(abs(reference))} {way} most"
+                f" machines': check NTP on {self._host}"
+            ),
         )
 
     def _find_twins(self) -> dict[tuple[str, int, str], str]:

@@ -133,7 +133,10 @@ def _place(program: Program, statement: ast.stmt, *, behind: bool = False, moves
 def _in_one_block(
     program: Program, moves: ast.AST, node: ast.AST
 ) -> tuple[ast.stmt | None, ast.stmt | None, list[ast.stmt]]:
-    """The statement that moves, the one of its block that has the node, and the block; None where impossible."""
+    """The statement that moves, the one of its block that has the node, and the block.
+
+    None where impossible.
+    """
     moved = program.names.statement_of(moves)
     block = _block_of(program, moved)
     target = next((s for s in block if s is node or any(inner is node for inner in ast.walk(s))), None)

@@ -82,9 +82,9 @@ class Program(Child):
         stderr: Any = None,
         keep: Sequence[int] = (),
     ) -> None:
-        """Start it with these standard files, as `subprocess` has them, by default none; `keep`: descriptors that it gets too.
+        """Start it with these standard files, as `subprocess` has them, by default none.
 
-        Raises:
+        `keep`: descriptors that it gets too. Raises:
             OSError: the program cannot be executed, or no process can be started.
         """
         import subprocess  # late: the quickest command starts no program

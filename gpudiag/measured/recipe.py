@@ -173,7 +173,10 @@ def _read(name: str, stream: BinaryIO | LogRefused) -> _FileRead:
 
 
 def _read_document(file: _FileRead, content: bytes) -> None:
-    """A file that begins with a JSON object; lines of records whose text is a benchmark's are read as text."""
+    """A file that begins with a JSON object.
+
+    Lines of records whose text is a benchmark's are read as text.
+    """
     text = content.decode(errors="replace")
     file.tables = json_tables(file.name, text, file.facts)
     file.lines = len(content.splitlines())

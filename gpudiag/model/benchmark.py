@@ -101,7 +101,10 @@ class MeasuredTable:
     remarks: tuple[str, ...] = ()
 
     def largest(self) -> MeasuredValue | None:
-        """The value of the largest message, the better placement; None where there is no value with a size."""
+        """The value of the largest message, the better placement.
+
+        None where there is no value with a size.
+        """
         sized = [one for one in self.values if not isinstance(one.size_bytes, Missing)]
         return max(sized, key=_size_and_value, default=None)
 

@@ -60,7 +60,10 @@ FATAL_CALL = "this call ends the process that makes it"  # how the words of such
 
 @noun
 class FailedCall:
-    """A call that NVML answered with an error, where it should have answered; `nvml_index` None: about no GPU."""
+    """A call that NVML answered with an error, where it should have answered.
+
+    `nvml_index` None: about no GPU.
+    """
 
     function: str  # as in nvml.h; with `, field 82` behind nvmlDeviceGetFieldValues
     nvml_index: int | None

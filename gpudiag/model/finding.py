@@ -93,7 +93,10 @@ class Finding:
 
 
 def name_gpu_in(remedy: str, *subjects: Subject) -> str:
-    """The remedy with the GPUs' indices for INDEX, else their bus ids; for all GPUs where it is about none."""
+    """The remedy with the GPUs' indices for INDEX, else their bus ids.
+
+    For all GPUs where it is about none.
+    """
     known = [gpu for one in subjects if (gpu := gpu_in_commands(one))]
     return remedy.replace("INDEX", ",".join(known)) if known else remedy.replace(" -i INDEX", "")
 
@@ -106,7 +109,10 @@ def gpu_in_commands(subject: Subject) -> str:
 
 @noun
 class JoinedFinding:
-    """One fault as people read it, of one GPU or of all that share it; `finding` is the first of those that it stands for."""
+    """One fault as people read it, of one GPU or of all that share it.
+
+    `finding` is the first of those that it stands for.
+    """
 
     finding: Finding
     subject: str
@@ -118,9 +124,10 @@ class JoinedFinding:
 
 @noun
 class MeasuredSpeed:
-    """One speed that was measured, and what it was held against; `outcome` None: there was nothing to hold it against.
+    """One speed that was measured, and what it was held against.
 
-    `metric` is the name under which the store keeps it: only equal tests are compared.
+    `outcome` None: there was nothing to hold it against. `metric` is the name under which the store keeps it:
+    only equal tests are compared.
     """
 
     metric: str

@@ -68,8 +68,8 @@ class MachineReport:
 class HubMachine:
     """One machine: how it answers since when, and its last report.
 
-    `verdict` is what it counts as now: its own while it answers, `error` while it does not, null before its first answer.
-    `notes` are sentences about the report itself: an older version, a wrong clock, old numbers.
+    `verdict` is what it counts as now: its own while it answers, `error` while it does not, null before its
+    first answer. `notes` are sentences about the report itself: an older version, a wrong clock, old numbers.
     """
 
     name: str

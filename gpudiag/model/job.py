@@ -2,8 +2,9 @@
 
 Who uses what:
 
-- `gpudiag.probe.job.find.find_jobs` finds jobs on this machine, `gpudiag.probe.job.look.look_at` adds a `ProcessLook` to
-  every rank; both only read. What another source reports on a rank (NCCL RAS, a flight recorder) is `CollectiveCount`.
+- `gpudiag.probe.job.find.find_jobs` finds jobs on this machine, `gpudiag.probe.job.look.look_at` adds a
+  `ProcessLook` to every rank; both only read. What another source reports on a rank (NCCL RAS, a flight
+  recorder) is `CollectiveCount`.
 - `gpudiag.checks.job.verdict.judge_job` turns a `Job` of at least two looks into findings, and is pure.
 - `gpudiag.runs.hang.watch_job` is both in one, for whoever has a job's pid: `gpudiag hang`, `gpudiag run`.
 
@@ -174,7 +175,10 @@ class GpuLook:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCount:
-    """How far a rank is in one communicator, by NCCL RAS or a flight recorder; counts are launches, not completions."""
+    """How far a rank is in one communicator, by NCCL RAS or a flight recorder.
+
+    Counts are launches, not completions.
+    """
 
     group: str
     operation: str

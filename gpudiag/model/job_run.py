@@ -16,10 +16,10 @@ OWN_PREFIX = "gpudiag: "  # of each line that `gpudiag run` prints among the job
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What the kernel shows of one rank's main thread at one moment, cheaply; times count from the same start.
+    """What the kernel shows of one rank's main thread at one moment, cheaply.
 
-    The sums grow: time on a processor, time ready and without one, how often it was given one, how often it
-    went to sleep of its own accord.
+    Times count from the same start. The sums grow: time on a processor, time ready and without one, how often
+    it was given one, how often it went to sleep of its own accord.
     """
 
     at_seconds: float

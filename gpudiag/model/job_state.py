@@ -76,7 +76,10 @@ class RecordedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """How far the rank is in one of its process groups, by the numbers of the last collectives; -1 for none."""
+    """How far the rank is in one of its process groups, by the numbers of the last collectives.
+
+    -1 for none.
+    """
 
     group_number: str  # of this process, in the order in which it made them
     last_enqueued: int
@@ -86,7 +89,10 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True)
 class FlightRecord:
-    """What the flight recorder of one rank held when it was dumped; calls in the order in which they were launched."""
+    """What the flight recorder of one rank held when it was dumped.
+
+    Calls in the order in which they were launched.
+    """
 
     rank: Reading[int]
     version: str  # of the dump's format: 2.4
@@ -107,7 +113,10 @@ class FlightRecord:
 
 @dataclass(frozen=True, slots=True)
 class RasRank:
-    """One rank of a communicator and its process, as RAS knows them; `rank` counts within the communicator."""
+    """One rank of a communicator and its process, as RAS knows them.
+
+    `rank` counts within the communicator.
+    """
 
     rank: int
     host: str = ""  # an address

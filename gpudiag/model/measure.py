@@ -84,7 +84,8 @@ class Suspect:
     `nodes` has one place in `Localisation.nodes`, or two for a link. `rail` is None for a node as a whole,
     and `nodes` is empty for all nodes, or a rail of all of them. `value` is the best that it reached where
     the usual is `usual`: bytes per second for SLOW, seconds of the tail for LOSSY; both are None for FAILED,
-    where `words` has the error's text. Of the uplinks of a switch under load both are sums over `exchanges` at once.
+    where `words` has the error's text. Of the uplinks of a switch under load both are sums over `exchanges`
+    at once.
     """
 
     symptom: Symptom

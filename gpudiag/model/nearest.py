@@ -21,7 +21,10 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
-    """`did you mean h100x8?` after `before`, with the known word nearest to a wrong one; empty where none is."""
+    """`did you mean h100x8?` after `before`, with the known word nearest to a wrong one.
+
+    Empty where none is.
+    """
     near = find_nearest(word, known)
     return f"{before}did you mean {near}?" if near else ""
 

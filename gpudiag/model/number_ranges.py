@@ -1,4 +1,7 @@
-"""Numbers in words: which ranks, GPUs and links, and how many of a thing; a list of words, and the order of names."""
+"""Numbers in words: which ranks, GPUs and links, and how many of a thing.
+
+A list of words, and the order of names.
+"""
 
 from collections.abc import Iterable, Sequence
 

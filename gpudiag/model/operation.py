@@ -27,8 +27,8 @@ class Block:
 class Layout:
     """One rank's part: the blocks in its send buffer, and what its receive buffer must hold.
 
-    Both in the order in which they lie there, all of the same length but where `send_units` has that of each block. An
-    empty `receive` means that this rank gets nothing that could be verified.
+    Both in the order in which they lie there, all of the same length but where `send_units` has that of each
+    block. An empty `receive` means that this rank gets nothing that could be verified.
     """
 
     send: tuple[int, ...]
@@ -63,8 +63,8 @@ class Operation:
     `layout` is of a rank and the world size. `whole_array`: the size is that of the array over all ranks;
     `reduces`: it takes a reduction; `in_place`: which placements torch offers, out of place (False) before in
     place (True), as nccl-tests runs them; `least_ranks`: with fewer there is nobody to exchange data with;
-    `power_of_two`: only so many ranks can run it. `units` are the equal units that the array of a rank is cut into, of a world size.
-    algbw is the size by the time, times `alg_factor`.
+    `power_of_two`: only so many ranks can run it. `units` are the equal units that the array of a rank is cut
+    into, of a world size. algbw is the size by the time, times `alg_factor`.
     """
 
     layout: Callable[[int, int], Layout]
@@ -116,7 +116,10 @@ def _farther_more(world_size: int) -> int:
 
 
 def _alltoallv(rank: int, world_size: int) -> Layout:
-    """More for ranks that are farther away, as alltoallv_perf does it by default; each sends and gets as much as any other."""
+    """More for ranks that are farther away, as alltoallv_perf does it by default.
+
+    Each sends and gets as much as any other.
+    """
     others = [other for other in range(world_size) if other != rank]
     return Layout(
         tuple(others),

@@ -17,7 +17,10 @@ class PodDevice:
 
 @dataclass(frozen=True, slots=True)
 class PodDevices:
-    """All GPUs that the kubelet has given out; `allocatable`: what it may give out, None where it did not report it."""
+    """All GPUs that the kubelet has given out.
+
+    `allocatable`: what it may give out, None where it did not report it.
+    """
 
     devices: tuple[PodDevice, ...]
     allocatable: frozenset[str] | None = None

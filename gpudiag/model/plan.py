@@ -98,7 +98,8 @@ class NcclTestPlan(Plan):
     backend: str = option(
         "auto",
         "--backend",
-        f"{', '.join(BACKENDS)}; auto takes gloo only on a machine without a trace of a GPU, and then exits 3.",
+        f"{', '.join(BACKENDS)}; auto takes gloo only on a machine without a"
+        " trace of a GPU, and then exits 3.",
         "NAME",
         choices=BACKENDS,
         what="a backend",
@@ -186,7 +187,8 @@ class NcclTestPlan(Plan):
     localise: bool = option(
         False,
         "--localise",
-        "After that, find the slow or lossy node, rail or link: pairs of nodes exchange data. Needs four nodes; on one machine each rank acts as a node.",
+        "After that, find the slow or lossy node, rail or link: pairs of nodes exchange data."
+        " Needs four nodes; on one machine each rank acts as a node.",
     )
     timeout_seconds: float | None = timeout_option(
         "Limit of the whole run; a stop that ends within it is a warning."
@@ -351,7 +353,8 @@ class PreflightPlan(Plan):
     level: str = option(
         "quick",
         "--level",
-        "instant (< 2 s, readings only), quick (45 s, and 4 s for each GPU), standard (minutes), long, acceptance (20 min on 8 GPUs).",
+        "instant (< 2 s, readings only), quick (45 s, and 4 s for each GPU), standard (minutes),"
+        " long, acceptance (20 min on 8 GPUs).",
         "NAME",
         choices=LEVELS,
         what="a level",
@@ -376,7 +379,8 @@ class PreflightPlan(Plan):
     fail_on: str = option(
         "any",
         "--fail-on",
-        "Exit 1 on FAIL of: any finding; machine: findings that keep jobs off it; host, hardware: findings that these must repair.",
+        "Exit 1 on FAIL of: any finding; machine: findings that keep jobs off it; host,"
+        " hardware: findings that these must repair.",
         "WHAT",
         choices=FAIL_ON,
         what="a word for --fail-on",
@@ -387,7 +391,8 @@ class PreflightPlan(Plan):
     min_free_memory: str | None = option(
         None,
         "--min-free-memory",
-        "FAIL if a GPU of the job has less free memory: a percentage such as 90%, or a size such as 70G; 0 never warns.",
+        "FAIL if a GPU of the job has less free memory: a percentage such as 90%,"
+        " or a size such as 70G; 0 never warns.",
         "AMOUNT",
         default_words="WARN below 90%",
     )

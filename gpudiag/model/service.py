@@ -57,7 +57,10 @@ class TimelineEntry:
 
 @dataclass(frozen=True, slots=True)
 class XidTally:
-    """How often NVML reported an Xid of a GPU, and when the last time; without a UUID the index is all that is known."""
+    """How often NVML reported an Xid of a GPU, and when the last time.
+
+    Without a UUID the index is all that is known.
+    """
 
     uuid: str | None
     nvml_index: int | None
@@ -157,8 +160,8 @@ class LiveDevice:
     """One GPU at one tick: the readings of a first screen, its health, and who uses it.
 
     `health` is ok, warn, fail or error: the worst of the findings about this GPU, whose codes follow.
-    `throttled`: a reason holds the clocks down that costs speed for a cause (heat, power brake). `last_good_at` of a GPU
-    that this service has never read is when an earlier one saw it.
+    `throttled`: a reason holds the clocks down that costs speed for a cause (heat, power brake).
+    `last_good_at` of a GPU that this service has never read is when an earlier one saw it.
     """
 
     id: DeviceId = field(metadata=FLATTEN)
@@ -217,8 +220,8 @@ class ActiveRun:
 class Live:
     """`gpudiag.live/1`: every GPU at one tick, the verdict of the instant checks, and how the sampler is.
 
-    `findings` are the first few, worst first; `findings_version` changes with them. `verdict_since`: when this service
-    first came to the verdict that it has had since.
+    `findings` are the first few, worst first; `findings_version` changes with them. `verdict_since`: when
+    this service first came to the verdict that it has had since.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.live/1"

@@ -12,8 +12,9 @@ from gpudiag.model.reading import NOT_ASKED, Reading
 class TopologyDevice:
     """One GPU's place in the machine.
 
-    `root` is its host bridge as the kernel names it, `bridges` the bus ids of the PCI bridges below that, from the root port to
-    the slot. `nics` are the network cards that NCCL takes for it, in the order of its channels.
+    `root` is its host bridge as the kernel names it, `bridges` the bus ids of the PCI bridges below that,
+    from the root port to the slot. `nics` are the network cards that NCCL takes for it, in the order of its
+    channels.
     """
 
     uuid: Reading[str]
@@ -38,7 +39,8 @@ class TopologyDevice:
 class TopologyNic:
     """One network card: an RDMA device, or a network interface without RDMA.
 
-    `number` is that of NIC0, NIC1 ... in `nvidia-smi topo -m`, which lists RDMA devices only. `active`: a port of it is up.
+    `number` is that of NIC0, NIC1 ... in `nvidia-smi topo -m`, which lists RDMA devices only. `active`: a
+    port of it is up.
     """
 
     name: str  # mlx5_0; eth0 without RDMA
@@ -91,8 +93,9 @@ class MeasuredLink:
 class TopologyLink:
     """What lies between two GPUs, in the words of `PeerAccess`, in one direction.
 
-    `label` is the word of `nvidia-smi topo -m` (NV18, PIX, PXB, PHB, NODE, SYS). `nccl_path` is NCCL's type of the path as
-    it stands in its log (NVL, NVB, PIX, PXB, PHB, SYS), and `nccl_transport` what it takes: P2P, SHM or NET.
+    `label` is the word of `nvidia-smi topo -m` (NV18, PIX, PXB, PHB, NODE, SYS). `nccl_path` is NCCL's type
+    of the path as it stands in its log (NVL, NVB, PIX, PXB, PHB, SYS), and `nccl_transport` what it takes:
+    P2P, SHM or NET.
     """
 
     from_uuid: Reading[str]
@@ -114,8 +117,8 @@ class TopologyLink:
 class NicPath:
     """What lies between a GPU and a network card; `path` and `label` as in `TopologyLink`.
 
-    `nccl_path` may also be PXN (over the GPU beside the card) or P2C (over NVLink-C2C). `gpu_direct`: NCCL lets the card
-    read and write the GPU's memory.
+    `nccl_path` may also be PXN (over the GPU beside the card) or P2C (over NVLink-C2C). `gpu_direct`: NCCL
+    lets the card read and write the GPU's memory.
     """
 
     uuid: Reading[str]
@@ -129,7 +132,10 @@ class NicPath:
 
 @dataclass(frozen=True, slots=True)
 class NcclLevels:
-    """The farthest path over which NCCL uses each way here, and the setting for it; None where it is NCCL's own."""
+    """The farthest path over which NCCL uses each way here, and the setting for it.
+
+    None where it is NCCL's own.
+    """
 
     p2p: str  # a path type; LOC: P2P is off
     p2p_setting: str | None

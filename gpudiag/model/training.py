@@ -64,7 +64,10 @@ class GradientParts:
 
 @noun
 class StepParts:
-    """What a step of the optimizer that is not the expected one is made of, on one rank; of `tensors`, which are off."""
+    """What a step of the optimizer that is not the expected one is made of, on one rank.
+
+    Of `tensors`, which are off.
+    """
 
     tensors: tuple[str, ...]
     unmoved: tuple[str, ...]  # those of them that are where they were before the step
@@ -170,8 +173,8 @@ class TrainingPlan(Plan):
     inject: tuple[str, ...] = option(
         (),
         "--inject",
-        "Inject a fault and see it found: nosync:3, sumgrad, samedata, noset_epoch, badinit, onebias, nan:1@3, uneven, "
-        "slow:1:50, kill:1@3, stop:1@3, oom:1.",
+        "Inject a fault and see it found: nosync:3, sumgrad, samedata, noset_epoch, badinit, onebias,"
+        " nan:1@3, uneven, slow:1:50, kill:1@3, stop:1@3, oom:1.",
         "FAULT",
         is_repeated=True,
     )

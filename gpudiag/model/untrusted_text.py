@@ -93,7 +93,10 @@ def mask_text(text: str) -> str:
 
 
 def mask_words(words: Sequence[str]) -> list[str]:
-    """The words of a command line, each masked; a secret of several words behind its flag is one word here."""
+    """The words of a command line, each masked.
+
+    A secret of several words behind its flag is one word here.
+    """
     masked: list[str] = []
     is_secret = False
     for word in words:

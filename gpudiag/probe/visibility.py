@@ -54,7 +54,10 @@ def explain_given(machine: Machine, listed: int) -> str | None:
             f"this container ({machine.container.words}) was given {listed}; /sys shows all GPUs of its host"
         )
     if 0 < device_node_count(machine) == listed:
-        return f"/dev has the nodes of {listed} GPUs: the others were not given to this system (LXC, a device cgroup)"
+        return (
+            f"/dev has the nodes of {listed} GPUs: the others were not given to"
+            " this system (LXC, a device cgroup)"
+        )
     return None
 
 

@@ -142,7 +142,8 @@ def _read_launched(variables: Mapping[str, str], launched: LaunchedProcess) -> R
     """The place among the processes of srun, mpirun and the like; its port by the run."""
     if launched.master is None:
         raise UsageError(
-            f"{launched.launcher.value} started {launched.world_size} processes on several machines, and no variable names rank 0's machine",
+            f"{launched.launcher.value} started {launched.world_size} processes on several machines, and no"
+            " variable names rank 0's machine",
             hint=launched.hand_on,
         )
     address = launched.master
@@ -211,7 +212,8 @@ def _meeting_place(variables: Mapping[str, str], init_method: str) -> str:
         absent = [name for name in _MASTER_VARIABLES if not variables.get(name)]
         if absent:
             raise UsageError(
-                f"--init-method env:// reads {join_words(absent)}, and {'it is' if len(absent) == 1 else 'they are'} not set",
+                f"--init-method env:// reads {join_words(absent)}, and"
+                f" {'it is' if len(absent) == 1 else 'they are'} not set",
                 hint="set MASTER_ADDR to rank 0's machine, and MASTER_PORT to a port that is free there",
             )
         init_method = _tcp_url(variables["MASTER_ADDR"], parse_number(variables, "MASTER_PORT"))
@@ -236,7 +238,8 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
         present = [name for name in known if variables.get(name)]
         if present == ["LOCAL_RANK"]:
             raise UsageError(
-                f"LOCAL_RANK or --local-rank is set, but {join_words(absent)} are not: no launcher started this process",
+                f"LOCAL_RANK or --local-rank is set, but {join_words(absent)} are not:"
+                " no launcher started this process",
                 hint="leave out --local-rank, or unset LOCAL_RANK, and gpudiag starts the ranks itself",
             )
         raise UsageError(
@@ -359,7 +362,8 @@ def _checked(environment: RankEnvironment, rank_name: str, size_name: str) -> Ra
     local_rank, local_world_size = environment.local_rank, environment.local_world_size
     if not 0 <= local_rank < local_world_size <= world_size:
         raise UsageError(
-            f"LOCAL_RANK {local_rank} and LOCAL_WORLD_SIZE {local_world_size} contradict {size_name} {world_size}",
+            f"LOCAL_RANK {local_rank} and LOCAL_WORLD_SIZE {local_world_size}"
+            f" contradict {size_name} {world_size}",
             hint="LOCAL_RANK is below LOCAL_WORLD_SIZE, which is at most the world size",
         )
     return environment

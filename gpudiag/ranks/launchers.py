@@ -325,8 +325,12 @@ def refuse_contradiction(variables: Mapping[str, str]) -> None:
     size, own = variables[found.size], variables[found.rank]
     if variables.get("WORLD_SIZE", size) == size and own.isdecimal() and int(rank) != int(own):
         raise UsageError(
-            f"RANK={rank} contradicts {found.launcher.value}, for which this is process {own} of {size} ({found.rank})",
-            hint="unset RANK WORLD_SIZE LOCAL_RANK in the shell that starts the job: the launcher numbers its processes itself",
+            f"RANK={rank} contradicts {found.launcher.value}, for which this is process"
+            f" {own} of {size} ({found.rank})",
+            hint=(
+                "unset RANK WORLD_SIZE LOCAL_RANK in the shell that starts the job:"
+                " the launcher numbers its processes itself"
+            ),
         )
 
 
@@ -345,7 +349,8 @@ def refuse_several_per_pod(variables: Mapping[str, str]) -> None:
     one = wanted == "1" or ("RANK" in variables and not wanted.isdecimal())
     if not one and "TORCHELASTIC_RUN_ID" not in variables:
         raise UsageError(
-            f"PET_NPROC_PER_NODE={wanted}: this pod runs several processes, and torchrun did not start this one",
+            f"PET_NPROC_PER_NODE={wanted}: this pod runs several processes, and"
+            " torchrun did not start this one",
             hint="start it by `torchrun -m gpudiag ...`, which reads all of PET_*",
         )
 

@@ -18,7 +18,10 @@ from gpudiag.ranks.launchers import expand_nodes
 
 _MAX_BYTES = 256 * 1024**2  # `kubectl get nodes -o json` has some 20 KiB a node
 _SHOWN_HOSTS = 3
-_HINT = "it may be Slurm's topology.conf, `kubectl get nodes,pods -o json`, or lines such as `gpu[01-16] leaf=s1 rack=r1 nvlink=d1`"
+_HINT = (
+    "it may be Slurm's topology.conf, `kubectl get nodes,pods -o json`, or lines such as"
+    " `gpu[01-16] leaf=s1 rack=r1 nvlink=d1`"
+)
 
 # What clouds and NVIDIA's programs write, from the outermost switch to the leaf; the first that any node has
 # counts. docs.nvidia.com/topograph; AWS, GKE, OKE and CoreWeave: their pages on topology-aware scheduling

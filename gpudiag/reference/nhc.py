@@ -43,7 +43,10 @@ class NhcLine:
 
     @property
     def flag(self) -> str:
-        """What `gpudiag preflight` is given for it; nothing where it needs nothing, or the argument is not a number."""
+        """What `gpudiag preflight` is given for it.
+
+        Nothing where it needs nothing, or the argument is not a number.
+        """
         if (
             self.known is None
             or not self.known.flag
@@ -107,7 +110,10 @@ def gate_command(lines: list[NhcLine]) -> str:
 
 
 def measuring_command(lines: list[NhcLine]) -> str | None:
-    """The `gpudiag preflight` with the measurements that some of these lines ask for; None where none does."""
+    """The `gpudiag preflight` with the measurements that some of these lines ask for.
+
+    None where none does.
+    """
     levels = [_LEVELS.index(line.known.level) for line in lines if line.known is not None]
     highest = max(levels, default=0)
     if not highest:

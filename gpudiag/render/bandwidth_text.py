@@ -31,7 +31,10 @@ _PRODUCTS = (
 
 
 def render_bandwidth(report: Report, style: Style = PLAIN) -> str:
-    """The report: verdict, tables of measurements, what the verdict rests on; at most 80 columns where words allow."""
+    """The report: verdict, tables of measurements, what the verdict rests on.
+
+    At most 80 columns where words allow.
+    """
     active = report.measures.active
     tables = [] if isinstance(active, Missing) else _tables(active, report.snapshot, style)
     verdict, gap, rest = render_report_text(report, style).partition("\n\n")

@@ -51,7 +51,10 @@ def render_github(report: Report) -> str:
 
 def _verdict(report: Report) -> str:
     machine = describe_machine(report)
-    words = f"{report.verdict.value.upper()}{f' {machine}' if machine else ''} on {one_line(report.snapshot.host)}"
+    words = (
+        f"{report.verdict.value.upper()}{f' {machine}' if machine else ''} on"
+        f" {one_line(report.snapshot.host)}"
+    )
     return _command("notice", "gpudiag", f"{words}: {coverage(report).sentence()}")
 
 
@@ -71,7 +74,10 @@ def _command(level: str, title: str, text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """The text with the characters that end a workflow command or start an escape encoded; the runner decodes them."""
+    """The text with the characters that end a workflow command or start an escape encoded.
+
+    The runner decodes them.
+    """
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -186,7 +192,10 @@ def _with_verdict(report: Report) -> tuple[CheckResult, ...]:
     shown = {result.outcome for result in report.results}
     if report.verdict in shown or (report.verdict is Outcome.PASS and report.results):
         return report.results
-    reason = f"the verdict is {report.verdict.value}: {len(report.results)} checks, and none of them gives that verdict"
+    reason = (
+        f"the verdict is {report.verdict.value}: {len(report.results)} checks,"
+        " and none of them gives that verdict"
+    )
     outcome = report.verdict if report.verdict in (Outcome.FAIL, Outcome.WARN) else Outcome.ERROR
     return (CheckResult("verdict", outcome, reason=reason), *report.results)
 

@@ -216,8 +216,9 @@ def _measured_lines(measurement: CollectiveMeasurement, *, all_sizes: bool, styl
     if measurement.sizes_left_out:
         slowest = max(results, key=lambda result: result.time_p50_seconds)
         lines += wrapped(
-            f"{measurement.sizes_left_out} of {planned + measurement.sizes_left_out} sizes were left out: {slowest.op} of "
-            f"{format_size(slowest.size_bytes)} takes {format_seconds(slowest.time_p50_seconds)} between these hosts."
+            f"{measurement.sizes_left_out} of {planned + measurement.sizes_left_out} sizes"
+            f" were left out: {slowest.op} of {format_size(slowest.size_bytes)} takes"
+            f" {format_seconds(slowest.time_p50_seconds)} between these hosts."
             " `--iterations 5` measures all of them."
         )
     return lines
@@ -277,8 +278,8 @@ def _labels(found: Localisation) -> str:
         if found.links >= all_pairs:
             return ""
         return (
-            " A bad pair is found only if its two nodes met. With the leaves of the nodes (--labels FILE) bad uplinks and"
-            " paths between switches are found too."
+            " A bad pair is found only if its two nodes met. With the leaves of the nodes (--labels FILE)"
+            " bad uplinks and paths between switches are found too."
         )
     if isinstance(found.labels, Missing):
         return f" Without labels: {found.labels.detail}."

@@ -80,7 +80,10 @@ def _document(one: ComparedDocument) -> str:
     kind = one.schema.partition(".")[2].partition("/")[0].replace("_", " ")
     verdict = "" if isinstance(one.verdict, Missing) else f" {one.verdict.value.upper()}"
     simulated = f"SIMULATED {one_line(one.simulated)}, " if one.simulated else ""
-    return f"{simulated}{one_line(one.host)}, {kind}{verdict} of {one.taken_at:%Y-%m-%d %H:%M} UTC ({one_line(one.path)})"
+    return (
+        f"{simulated}{one_line(one.host)}, {kind}{verdict} of"
+        f" {one.taken_at:%Y-%m-%d %H:%M} UTC ({one_line(one.path)})"
+    )
 
 
 def _difference(one: Difference, style: Style) -> list[str]:

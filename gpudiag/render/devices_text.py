@@ -42,7 +42,10 @@ def describe_index(device: Device) -> str:
 
 
 def name_gpus(labels: Sequence[str]) -> str:
-    """The GPUs of these labels: `GPU 0`, `GPUs 2 3`, `GPUs 0-3`, `none`. A number alone reads as how many there are."""
+    """The GPUs of these labels: `GPU 0`, `GPUs 2 3`, `GPUs 0-3`, `none`.
+
+    A number alone reads as how many there are.
+    """
     one = len(labels) == 1 and "-" not in labels[0]
     return f"GPU{'s' * (not one)} {' '.join(labels)}" if labels else "none"
 

@@ -24,7 +24,10 @@ _ONLY_VERBOSE = (PartState.NOT_HERE, PartState.WORKS)
 
 
 def render_doctor(report: DoctorReport, style: Style = PLAIN) -> str:
-    """The verdict, each command, then what to fix and to add; a verbose style has every part with what was seen."""
+    """The verdict, each command, then what to fix and to add.
+
+    A verbose style has every part with what was seen.
+    """
     lines = [*_verdict(report, style), "", *_commands(report.commands, style)]
     for state, heading in _HEADINGS:
         parts = [part for part in report.parts if part.state is state]
@@ -51,8 +54,8 @@ def _verdict(report: DoctorReport, style: Style) -> list[str]:
     broken = sum(part.state is PartState.BROKEN for part in report.parts)
     brokenness = f"; {count_of(broken, 'part')} broken" if broken else ""
     text = (
-        f"{word} {one_line(report.host, 100)}: {works} of {len(report.commands)} commands work{in_part}{brokenness}"
-        f" ({report.seconds:.1f} s)"
+        f"{word} {one_line(report.host, 100)}: {works} of {len(report.commands)} commands"
+        f" work{in_part}{brokenness} ({report.seconds:.1f} s)"
     )
     lines = wrapped(text, indent="  ")
     lines[0] = style.paint_outcome(lines[0], report.outcome.value)

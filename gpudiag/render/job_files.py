@@ -32,7 +32,8 @@ def render_job(form: str, arguments: Sequence[str], shape: JobShape) -> str:
 def _torchrun(arguments: Sequence[str], shape: JobShape) -> str:
     last = shape.nodes - 1
     return f"""#!/bin/sh
-# Run this on each of the {count_of(shape.nodes, "machine")}, with MASTER_ADDR naming the one that has NODE_RANK 0:
+# Run this on each of the {count_of(shape.nodes, "machine")}, with MASTER_ADDR naming the one that has
+# NODE_RANK 0:
 #   MASTER_ADDR=machine1 NODE_RANK=0 sh THIS_FILE   (NODE_RANK 0 to {last})
 exec torchrun --nnodes {shape.nodes} --nproc-per-node {shape.ranks_per_node} \\
   --node-rank "${{NODE_RANK:?is 0 to {last}, another one on each machine}}" \\
@@ -97,7 +98,8 @@ def _kubernetes(arguments: Sequence[str], shape: JobShape) -> str:
     )
     words = "".join(f"\n            - {json.dumps(word)}" for word in command)
     return f"""# kubectl apply -f THIS_FILE; kubectl logs job/{name} -f
-# Pod 0 of the Job is rank 0's machine, and the Service gives it a name. {_IMAGE} is the image of this repository's Dockerfile.
+# Pod 0 of the Job is rank 0's machine, and the Service gives it a name. {_IMAGE} is the image of this
+# repository's Dockerfile.
 apiVersion: v1
 kind: Service
 metadata:

@@ -64,8 +64,9 @@ def _nothing(judgement: Judgement, name: str) -> str:
     if all(file.refused for file in judgement.files):
         return f"{name}: nothing was read."
     return (
-        f"{name}: no table of a benchmark that gpudiag knows. It reads nccl-tests, nvbandwidth, p2pBandwidthLatencyTest,"
-        " bandwidthTest, perftest, OSU, all_reduce_bench, DeepSpeed, `dcgmi diag`, NCCL's Inspector, and gpudiag's JSON."
+        f"{name}: no table of a benchmark that gpudiag knows. It reads nccl-tests, nvbandwidth,"
+        " p2pBandwidthLatencyTest, bandwidthTest, perftest, OSU, all_reduce_bench, DeepSpeed, `dcgmi diag`,"
+        " NCCL's Inspector, and gpudiag's JSON."
     )
 
 

@@ -58,7 +58,10 @@ def _where(finding: LintFinding) -> str:
 
 
 def _code(label: str, text: str) -> list[str]:
-    """A line of code after its label; one that is too long for the screen goes on below, unbroken words whole."""
+    """A line of code after its label.
+
+    One that is too long for the screen goes on below, unbroken words whole.
+    """
     shown = one_line(text, _MAX_SOURCE)
     if len(_INDENT + label + " " + shown) <= prose_columns():
         return [f"{_INDENT}{label} {shown}"]

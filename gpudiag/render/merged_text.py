@@ -75,7 +75,8 @@ def _group(group: FindingGroup, machines: int, style: Style) -> list[str]:
     lines += wrapped(one_line(group.remedy, MAX_TEXT_CHARACTERS), first="  Do: ", indent="      ")
     if machines >= _COMMON_MIN_MACHINES and count > _COMMON_SHARE * machines:
         lines += wrapped(
-            "More than half of the machines have it: look for a common cause (image, driver, fabric, power) before you drain any of them.",
+            "More than half of the machines have it: look for a common cause (image, driver, fabric,"
+            " power) before you drain any of them.",
             first="  ",
             indent="  ",
         )

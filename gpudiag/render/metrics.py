@@ -222,7 +222,10 @@ _MADE: dict[str, tuple[Sampled, ...]] = {
 
 
 def _tabulate(thing: type[Device | MigInstance], prefix: str) -> Iterator[Sampled]:
-    """The metrics of the readings that such a thing has, in the order of their declarations; of a GPU also those made of them."""
+    """The metrics of the readings that such a thing has, in the order of their declarations.
+
+    Of a GPU also those made of them.
+    """
     families: dict[str, list[Declared]] = {}
     readings = [one for one in READINGS if one.name in thing.__dataclass_fields__]
     for declared in readings:

@@ -93,7 +93,10 @@ def _samples(metric: Sampled, name: Dcgm, chosen: Labels, rows: Iterable[_Row]) 
 def _add_xids(
     page: Page, snapshot: Snapshot, events: Sequence[TimelineEntry], labels: Sequence[list[Labels]]
 ) -> None:
-    """Add each GPU's last Xid, and how many there were lately; as in dcgm-exporter the latter only where there were."""
+    """Add each GPU's last Xid, and how many there were lately.
+
+    As in dcgm-exporter the latter only where there were.
+    """
     xids = [entry for entry in events if entry.kind is TimelineKind.XID]
     last: dict[str | None, int] = {}
     for entry in xids:

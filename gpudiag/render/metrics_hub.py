@@ -1,4 +1,7 @@
-"""The metrics of a hub: which machines answer, what they report, how their clocks are. A machine's own metrics are at its own service."""
+"""The metrics of a hub: which machines answer, what they report, how their clocks are.
+
+A machine's own metrics are at its own service.
+"""
 
 from gpudiag.model.hub import AnswerState, HubDocument
 from gpudiag.render.exposition import Page

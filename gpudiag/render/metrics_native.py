@@ -119,7 +119,10 @@ def _add_status(page: Page, snapshot: Snapshot, numbers: ServiceNumbers) -> None
 
 
 def _add_checks(page: Page, results: tuple[CheckResult, ...], host: Labels, *, full: bool) -> None:
-    """Add the number of checks per outcome, and each check neither passed nor skipped; the full scrape has all."""
+    """Add the number of checks per outcome, and each check neither passed nor skipped.
+
+    The full scrape has all.
+    """
     counts = Counter(result.outcome for result in results)
     counted = [({**host, "outcome": outcome.value}, float(counts[outcome])) for outcome in Outcome if results]
     page.add("gpudiag_checks", "gauge", "Checks by outcome; skip did not apply.", counted)

@@ -155,7 +155,10 @@ def _ranges(indices: list[str]) -> list[str]:
 def _next(snapshot: Snapshot, faults: tuple[Finding, ...]) -> list[str]:
     working = _works(snapshot)
     if not working and not faults:
-        plain = "No GPU to train on, so no PASS. If this machine should have no GPU: gpudiag preflight --expect-gpus 0"
+        plain = (
+            "No GPU to train on, so no PASS. If this machine should have no GPU:"
+            " gpudiag preflight --expect-gpus 0"
+        )
         test = _WITHOUT_GPU[0] if has_module("torch") else f"gpudiag {_WITHOUT_TORCH}"
         return [*wrapped(plain), *next_lines(test, *_WITHOUT_GPU[1:])]
     if not working:

@@ -51,7 +51,10 @@ def parse_query(text: str) -> tuple[str, ...]:
 
 
 def render_query(snapshot: Snapshot, names: Sequence[str], *, with_header: bool, with_units: bool) -> str:
-    """A line for each GPU with the named readings; before them, where it is wanted, the names with their units."""
+    """A line for each GPU with the named readings.
+
+    Before them, where it is wanted, the names with their units.
+    """
     lines = [_SEPARATOR.join(_heading(name, with_units=with_units) for name in names)] if with_header else []
     lines += [
         _SEPARATOR.join(_cell(snapshot, device, name, with_units=with_units) for name in names)

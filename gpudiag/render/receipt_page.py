@@ -1,6 +1,7 @@
 """A receipt as one page of HTML that needs nothing beside it, prints well, and holds the document itself.
 
-No script runs in it. Text from outside is escaped; the document stands in an element that a browser shows nothing of.
+No script runs in it. Text from outside is escaped; the document stands in an element that a browser shows
+nothing of.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -91,7 +92,10 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "
         f"<tr>{''.join(cell if cell.startswith('<td') else f'<td>{cell}</td>' for cell in row)}</tr>"
         for row in rows
     )
-    return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (
+        '<div class="wide"><table'
+        f' class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def _word(outcome: Outcome) -> str:
@@ -131,7 +135,10 @@ def _findings(report: Report) -> Iterator[str]:
 
 def _finding(joined: JoinedFinding) -> Iterator[str]:
     finding = joined.finding
-    yield f'<article class="finding"><h3>{_word(finding.outcome)} {_text(joined.subject)}: {_text(joined.message)}</h3>'
+    yield (
+        f'<article class="finding"><h3>{_word(finding.outcome)}'
+        f" {_text(joined.subject)}: {_text(joined.message)}</h3>"
+    )
     yield f'<p class="note">{_text(finding.code)}; {_text(describe_owners((finding,)))} must act</p>'
     facts = "".join(f"<li>{_text(fact)}</li>" for fact in joined.facts)
     yield f"<ul>{facts}</ul><p>Do: {_text(joined.remedy)}</p></article>"
@@ -175,8 +182,8 @@ def _speeds(receipt: Receipt) -> Iterator[str]:
     of_parts = [one for one in receipt.speeds if isinstance(one.subject, DeviceSubject | RankSubject)]
     others = [one for one in receipt.speeds if one not in links and one not in of_parts]
     note = (
-        "“At least” is the limit that a speed was held against: the highest where there are several. ▼ is below a limit,"
-        " ▼▼ far below. Without a limit a speed is recorded and not judged."
+        "“At least” is the limit that a speed was held against: the highest where there are several."
+        " ▼ is below a limit, ▼▼ far below. Without a limit a speed is recorded and not judged."
     )
     lines = [*_speeds_of_parts(of_parts), *_matrix(links), *_speeds_of_all(others)]
     yield from _section(
@@ -307,7 +314,10 @@ def _of_active(report: Report) -> Iterator[tuple[str, str, str]]:
         yield f"the same computation in {_text(dtype)} ({_text(chains)})", f"{repeats} times", wrong_words
     for pattern in sorted(active.patterns, key=lambda one: one.rank):
         where = _rank_place(report, pattern.rank)
-        how_much = f"{format_size(pattern.tested_bytes)} of {format_size(pattern.wanted_bytes)}, {len(pattern.patterns)} patterns"
+        how_much = (
+            f"{format_size(pattern.tested_bytes)} of {format_size(pattern.wanted_bytes)},"
+            f" {len(pattern.patterns)} patterns"
+        )
         yield f"memory patterns, {_text(where)}", how_much, f"{pattern.wrong_words} words"
 
 
@@ -319,7 +329,10 @@ def _of_collectives(report: Report) -> Iterator[tuple[str, str, str]]:
         checked = [one for one in measured.results if one.verified is True or one.verified is False]
         wrong = sum(one.wrong_elements for one in checked if not isinstance(one.wrong_elements, Missing))
         operations = len({one.op for one in measured.results})
-        how_much = f"{len(checked)} of {measured.sizes_planned} sizes of {count_of(operations, 'operation')}, {measured.world_size} {_text(measured.backend)} ranks"
+        how_much = (
+            f"{len(checked)} of {measured.sizes_planned} sizes of {count_of(operations, 'operation')},"
+            f" {measured.world_size} {_text(measured.backend)} ranks"
+        )
         yield name, how_much, f"{wrong} elements"
     pairs = report.measures.card_pairs
     if not isinstance(pairs, Missing) and not isinstance(pairs.localisation, Missing):
@@ -345,7 +358,10 @@ def _of_disks(report: Report) -> Iterator[tuple[str, str, str]]:
             )
             continue
         cached = "" if disk.direct else " (perhaps from memory)"
-        speeds = f"written at {format_rate(disk.write_bytes_per_second)}, read at {format_rate(disk.read_bytes_per_second)}{cached}"
+        speeds = (
+            f"written at {format_rate(disk.write_bytes_per_second)}, read at"
+            f" {format_rate(disk.read_bytes_per_second)}{cached}"
+        )
         yield (
             f"file in {_text(disk.path)}",
             f"{format_size(disk.size_bytes)}, {speeds}",
@@ -423,17 +439,22 @@ def _temperatures(report: Report, active: ActiveMeasurement) -> str:
         return f"{x:.1f},{y:.1f}"
 
     drawn = "".join(
-        f'<polyline class="line{number % 8}" stroke-dasharray="{_DASHES[number // 2 % 4]}" points="{" ".join(place(*point) for point in _thinned(points))}"/>'
+        f'<polyline class="line{number % 8}" stroke-dasharray="{_DASHES[number // 2 % 4]}"'
+        f' points="{" ".join(place(*point) for point in _thinned(points))}"/>'
         for number, points in enumerate(lines.values())
     )
     floor = _HEIGHT - _BOTTOM
     axes = (
-        f'<path class="axis" d="M{_LEFT} 4V{floor}H{_WIDTH}"/>'
-        f'<text x="2" y="12">{most:.0f} °C</text><text x="2" y="{floor}">{least:.0f} °C</text>'
-        f'<text x="{_LEFT}" y="{_HEIGHT - 4}">0 s</text><text x="{_WIDTH}" y="{_HEIGHT - 4}" text-anchor="end">{end:.0f} s</text>'
+        f'<path class="axis" d="M{_LEFT} 4V{floor}H{_WIDTH}"/><text x="2" y="12">{most:.0f} °C</text><text'
+        f' x="2" y="{floor}">{least:.0f} °C</text><text x="{_LEFT}" y="{_HEIGHT - 4}">0 s</text><text'
+        f' x="{_WIDTH}" y="{_HEIGHT - 4}" text-anchor="end">{end:.0f} s</text>'
     )
     title = f"Temperature of {count_of(len(lines), 'GPU')} while the tests ran"
-    return f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{title}">{axes}{drawn}</svg><figcaption>{title}; the load is at the end.</figcaption></figure>'
+    return (
+        f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
+        f' aria-label="{title}">{axes}{drawn}</svg><figcaption>{title}; the load is'
+        " at the end.</figcaption></figure>"
+    )
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
@@ -468,7 +489,10 @@ def _looked_at(receipt: Receipt) -> Iterator[str]:
         title, limits = ("", ()) if one is None else (one.title, one.limits)
         rows.append((_word(result.outcome), _text(result.check), _text(title), _limits(limits, result)))
     left_out = (
-        f"{count_of(len(receipt.not_run), 'check')} not asked for by this level and its options: {_text(', '.join(receipt.not_run))}."
+        (
+            f"{count_of(len(receipt.not_run), 'check')} not asked for by this level and its options:"
+            f" {_text(', '.join(receipt.not_run))}."
+        )
         if receipt.not_run
         else ""
     )
@@ -487,11 +511,12 @@ def _verification(digest: str) -> Iterator[str]:
     """How anyone finds out whether a byte was changed, and who signed it."""
     yield from _section(
         "To verify this receipt",
-        "<p>The page holds the receipt's JSON document whole; the files of both stand beside each other. The digest of a file is"
-        " the SHA-256 of all its bytes, with the 64 digits of the digest itself, in its first lines, as zeros.</p>",
+        "<p>The page holds the receipt's JSON document whole; the files of both stand beside each other."
+        " The digest of a file is the SHA-256 of all its bytes, with the 64 digits of the digest itself,"
+        " in its first lines, as zeros.</p>",
         f"<p>Digest of the JSON document: <code>{_text(digest)}</code></p>",
         "<pre>gpudiag receipt FILE --signers allowed_signers\n"
         "ssh-keygen -Y verify -f allowed_signers -I WHO -n gpudiag-receipt -s FILE.sig &lt; FILE</pre>",
-        "<p>A digest shows an accident. A change on purpose is found by the signature alone, where there is one: a file with"
-        " the ending .sig beside this one.</p>",
+        "<p>A digest shows an accident. A change on purpose is found by the signature alone, where there is"
+        " one: a file with the ending .sig beside this one.</p>",
     )

@@ -16,7 +16,10 @@ def render_receipt_check(found: ReceiptCheck, style: Style = PLAIN) -> str:
     if not isinstance(found.host, Missing) and not isinstance(found.issued_at, Missing):
         simulated = f"SIMULATED {one_line(found.simulated)}, " if found.simulated else ""
         verdict = "" if isinstance(found.verdict, Missing) else found.verdict.value.upper()
-        words = f"{simulated}{one_line(found.host)}: {verdict} at level {found.level}, issued {found.issued_at:%Y-%m-%d %H:%M} UTC"
+        words = (
+            f"{simulated}{one_line(found.host)}: {verdict} at level {found.level}, issued"
+            f" {found.issued_at:%Y-%m-%d %H:%M} UTC"
+        )
         lines += wrapped(words, first=_INDENT, indent=_INDENT)
     if not isinstance(found.digest, Missing):
         lines.append(f"{_INDENT}{found.digest}")

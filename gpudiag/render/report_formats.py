@@ -1,4 +1,7 @@
-"""The formats of a report by name, for `--format`, `--report` and the service; each is imported when wanted."""
+"""The formats of a report by name, for `--format`, `--report` and the service.
+
+Each is imported when wanted.
+"""
 
 from importlib import import_module
 from math import isfinite

@@ -30,7 +30,10 @@ _MAX_ERRORS_NAMED = 6  # where more share one reason, their number is enough; `-
 
 
 def render_report_text(report: Report, style: Style = PLAIN) -> str:
-    """The whole report, as wide as the terminal; a verbose one has every finding, and why each check was skipped."""
+    """The whole report, as wide as the terminal.
+
+    A verbose one has every finding, and why each check was skipped.
+    """
     faults = faults_worst_first(report)
     covered = coverage(report)
     lines = _verdict(report, faults, covered, style)

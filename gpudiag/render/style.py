@@ -162,7 +162,8 @@ def next_lines(*commands: str, width: int | None = None) -> list[str]:
     return lines
 
 
-# Characters other than ASCII, arrows, mathematical signs, box drawing and blocks (U+2190 to U+2319, U+2500 to U+259F), which take one cell each.
+# Characters other than ASCII, arrows, mathematical signs, box drawing and blocks (U+2190 to U+2319, U+2500 to
+# U+259F), which take one cell each.
 _NOT_ONE_CELL = re.compile("[^\x00-\x7f\u2190-\u2319\u2500-\u259f]")
 
 

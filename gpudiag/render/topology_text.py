@@ -1,4 +1,7 @@
-"""`gpudiag topo` as text: the verdict, the GPUs, the matrices, what NCCL would choose, and the PCI tree; 80 columns."""
+"""`gpudiag topo` as text: the verdict, the GPUs, the matrices, what NCCL would choose, and the PCI tree.
+
+80 columns.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -289,7 +292,10 @@ def _nodes(topology: Topology, nics: Sequence[TopologyNic]) -> list[str]:
 
 
 def _tree(topology: Topology, style: Style) -> list[str]:
-    """Each host bridge, and below it the switches with what is plugged in there; with `--verbose` every bridge."""
+    """Each host bridge, and below it the switches with what is plugged in there.
+
+    With `--verbose` every bridge.
+    """
     leaves = [
         *((_root(device), f"GPU{_index(device)}") for device in topology.devices),
         *(
@@ -317,7 +323,10 @@ def _root(device: TopologyDevice) -> tuple[str, tuple[str, ...]]:
 
 
 def _branch(below: Sequence[tuple[tuple[str, ...], str]], depth: int, *, verbose: bool) -> str:
-    """What is below one bridge: `[GPU0 NIC0]` is one switch; each bracket is a switch, and `bridge > ` one bridge."""
+    """What is below one bridge: `[GPU0 NIC0]` is one switch.
+
+    Each bracket is a switch, and `bridge > ` one bridge.
+    """
     groups: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     words: list[str] = []
     for bridges, name in below:

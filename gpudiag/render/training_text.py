@@ -147,9 +147,9 @@ def _finding_lines(finding: Finding, *, has_message: bool) -> list[str]:
 
 def _strategy_lines(result: StrategyResult) -> list[str]:
     lines = wrapped(
-        f"{result.strategy} ({result.framework}), {result.workload} with {figure(result.parameters)} parameters, "
-        f"{result.dtype}, {result.optimizer}, {result.steps} verified steps, "
-        f"{describe_launcher(result.launcher)}, {format_seconds(result.seconds)}.",
+        f"{result.strategy} ({result.framework}), {result.workload} with {figure(result.parameters)}"
+        f" parameters, {result.dtype}, {result.optimizer}, {result.steps} verified steps,"
+        f" {describe_launcher(result.launcher)}, {format_seconds(result.seconds)}.",
         indent="  ",
     )
     lines += _verification_lines(result)
@@ -265,7 +265,10 @@ def render_training_markdown(report: TrainingReport) -> str:
         lines.append("")
     lines += [f"- {', '.join(names)}: {words}" for words, names in group_reasons(report.strategies).items()]
     lines += [
-        f"- `{finding.code}` {describe_subject_and_host(finding.subject)}: {finding.message}. {finding.remedy}"
+        (
+            f"- `{finding.code}` {describe_subject_and_host(finding.subject)}:"
+            f" {finding.message}. {finding.remedy}"
+        )
         for finding in report.findings
     ]
     lines += [f"- use {advice.strategy}: {'; '.join(advice.reasons)}" for advice in report.advice]

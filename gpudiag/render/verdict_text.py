@@ -13,7 +13,10 @@ _COLOURS = {VerdictKind.NOTHING: "green", VerdictKind.ONLY_ECHOES: "yellow", Ver
 
 
 def render_verdict(verdict: Verdict, style: Style = PLAIN) -> list[str]:
-    """The answer first: rank and host, line of the log, the user's own line, cause, what to do; then the echoes."""
+    """The answer first: rank and host, line of the log, the user's own line, cause, what to do.
+
+    Then the echoes.
+    """
     lines = wrapped(one_line(verdict.sentence, 560), indent="  ")
     first = lines[0]
     lines[0] = style.paint(first, _COLOURS.get(verdict.kind, "red"))

@@ -17,7 +17,10 @@ from gpudiag.model.untrusted_text import mask_text
 from gpudiag.render.sealed import read_sealed
 from gpudiag.runs.receipt import read_bytes, why_changed
 
-_HINT = "give receipts (.json or .html), reports of `gpudiag preflight --json`, or snapshots of `gpudiag list --json`"
+_HINT = (
+    "give receipts (.json or .html), reports of `gpudiag preflight --json`, or"
+    " snapshots of `gpudiag list --json`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,10 @@ class NamedDocument:
 
 
 def compare_files(before: Path, now: Path) -> Comparison:
-    """What differs between the documents of two files. Raises UsageError: one is unreadable, or none of ours."""
+    """What differs between the documents of two files.
+
+    Raises UsageError: one is unreadable, or none of ours.
+    """
     first, second = (NamedDocument(str(path), read_bytes(path)) for path in (before, now))
     return compare_documents(first, second)
 

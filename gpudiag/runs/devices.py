@@ -32,9 +32,10 @@ class DeviceRequest:
 
 
 def read_devices(request: DeviceRequest, started: StartedProbes | None = None) -> Snapshot:
-    """One snapshot of this machine, in which GPUs that are asleep stay so; `started` are probes that are already running.
+    """One snapshot of this machine, in which GPUs that are asleep stay so.
 
-    It returns within a second of the deadline, or of GPUtil's and torch's own if they are asked.
+    `started` are probes that are already running. It returns within a second of the deadline, or of GPUtil's
+    and torch's own if they are asked.
     """
     if request.sources is not None:
         return take_snapshot(

@@ -38,7 +38,10 @@ _OF_THE_PLACE = (
 
 def describe_disk_cost(places: int) -> str:
     """What the test costs, in one sentence for the user before it starts."""
-    return f"a file of up to 512 MiB on {places} file system{'s' * (places != 1)}, written and read back: about {5 * places} s"
+    return (
+        f"a file of up to 512 MiB on {places} file system{'s' * (places != 1)}, written"
+        f" and read back: about {5 * places} s"
+    )
 
 
 def places_to_test(snapshot: Snapshot) -> Reading[tuple[Filesystem, ...]]:

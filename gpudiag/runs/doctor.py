@@ -68,7 +68,10 @@ def see_doctor(
 
 
 def _surroundings(child: GuardedChild) -> Surroundings:
-    """What an ended child of `stream_surroundings` read; a topic that it did not send is missing with the reason."""
+    """What an ended child of `stream_surroundings` read.
+
+    A topic that it did not send is missing with the reason.
+    """
     why = Missing(MissingReason.ERROR, child.detail)
     if child.ending == "timed_out":
         why = Missing(MissingReason.TIMED_OUT, f"no answer within {child.seconds:.1f} s")

@@ -37,7 +37,10 @@ class ForkServers:
         self._servers.clear()
 
     def server(self, python: str | None, *, start: bool = True) -> ForkServer | None:
-        """The server for that interpreter (None: this one), or None if unusable; without `start` none is started."""
+        """The server for that interpreter (None: this one), or None if unusable.
+
+        Without `start` none is started.
+        """
         if python not in self._servers and start:
             self._servers[python] = ForkServer(python)
         server = self._servers.get(python)

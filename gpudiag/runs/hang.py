@@ -178,9 +178,9 @@ def look_here(
 def watch_job(
     pid: int, limits: HangLimits | None = None, add_earlier: Callable[[Job], Job] | None = None
 ) -> JobVerdict | None:
-    """The verdict on a process's job by two looks or three, and those of `add_earlier`; None where it has ended.
+    """The verdict on a process's job by two looks or three, and those of `add_earlier`.
 
-    Raises:
+    None where it has ended. Raises:
         SourceFailedError: the processes of this machine could not be listed.
     """
     started = monotonic()
@@ -252,7 +252,10 @@ def _look_again(
     at_least_seconds: float,
     until: float | None = None,
 ) -> JobVerdict:
-    """The verdict with further looks that long after the start; the same where the job ended, or time is over."""
+    """The verdict with further looks that long after the start.
+
+    The same where the job ended, or time is over.
+    """
     sleep(max(0.0, started + at_least_seconds - monotonic()))
     job, at_seconds = verdict.job, monotonic() - started
     # Several, soon after each other: a loop of short waits is seen at another line now and then.
@@ -329,20 +332,27 @@ def _refuse(gathered: Gathered, wanted: Wanted, *, every: bool) -> None:
     if wanted.slurm_job is not None and not jobs:
         raise UsageError(
             f"no rank of Slurm's job {wanted.slurm_job} is on this machine",
-            hint=f"run it where the job runs: `srun --overlap --jobid {wanted.slurm_job} gpudiag hang --slurm-job {wanted.slurm_job}`",
+            hint=(
+                f"run it where the job runs: `srun --overlap --jobid {wanted.slurm_job} gpudiag hang"
+                f" --slurm-job {wanted.slurm_job}`"
+            ),
         )
     if wanted.pid is not None and not jobs:
         words, hint = gathered.refusal or (f"no job was found at process {wanted.pid}", "")
         raise UsageError(words, hint=hint)
     if not jobs and gathered.hidden:
         raise SourceFailedError(
-            f"no job was found among this user's processes, and {gathered.hidden} Python processes here may not be read",
+            f"no job was found among this user's processes, and {gathered.hidden}"
+            " Python processes here may not be read",
             hint=f"`{root_command('hang')}`, or `{root_command('hang PID')}`",
         )
     if not jobs:
         raise UsageError(
             "no job was found on this machine: no process has RANK and WORLD_SIZE, or torch loaded",
-            hint=f"name a process of it: `gpudiag hang PID`; where it is another user's: `{root_command('hang PID')}`",
+            hint=(
+                "name a process of it: `gpudiag hang PID`; where it is another"
+                f" user's: `{root_command('hang PID')}`"
+            ),
         )
     if len(jobs) > 1 and wanted.pid is None and wanted.slurm_job is None and not every:
         listed = "; ".join(f"{job.name} ({_count_ranks(job)})" for job in jobs[:8])
@@ -383,7 +393,10 @@ def _notes(jobs: Iterable[Job]) -> tuple[str, ...]:
     if read:
         longest = f"{'' if len(read) == 1 else 'the longest '}for {1000 * max(read.values()):.0f} ms"
         return (
-            f"to read C functions, {len(read)} {'rank was' if len(read) == 1 else 'ranks were'} stopped once, {longest}",
+            (
+                f"to read C functions, {len(read)}"
+                f" {'rank was' if len(read) == 1 else 'ranks were'} stopped once, {longest}"
+            ),
         )
     if any(thread.native for look in looks for thread in look.threads):
         return ("pystack stopped the rank with the C functions for about a second",)

@@ -23,15 +23,18 @@ _QUESTION = (
     "print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]))"
 )
 
-_CPU_BUILD = "without a GPU, install PyTorch's CPU build first, by the command that pytorch.org shows under Start Locally for CPU"
+_CPU_BUILD = (
+    "without a GPU, install PyTorch's CPU build first, by the command that"
+    " pytorch.org shows under Start Locally for CPU"
+)
 
 _TOOLKIT = Path("/usr/local/cuda")  # where torch looks last (torch/utils/cpp_extension.py, _find_cuda_home)
 # An import of torch and Horovod, which may lie on a cold network file system.
 _TRIAL_SECONDS = 60.0
 _TORCH_VERSION = "from importlib.metadata import version; print(version('torch'))"
 # Measured on two gloo ranks: torch 2.4 to 2.6 fail with "CUDA error" or "'Stream' object has no attribute",
-# 2.7.1 and
-# 2.8.0 train with gradients of twice their size (gloo's reduce_scatter adds, whatever is asked), 2.9.1 is right.
+# 2.7.1 and 2.8.0 train with gradients of twice their size (gloo's reduce_scatter adds, whatever is asked),
+# 2.9.1 is right.
 _FSDP2_WITHOUT_GPU, _SOUND_FSDP2 = (2, 7), (2, 9)
 _SUMMED_GRADIENTS = (
     "sums its gradients on the CPU: gloo's reduce_scatter adds where FSDP2 asks for the average"

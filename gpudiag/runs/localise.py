@@ -60,7 +60,10 @@ def why_not_localised(run: RankRun) -> str | None:
     """Why no bad node or link can be found among those of this run; None if one can."""
     nodes = nodes_of(run)
     if len(nodes) < NODES_AT_LEAST:
-        return f"{NODES_AT_LEAST} nodes are needed to distinguish a bad one from its partners, and this run has {len(nodes)}"
+        return (
+            f"{NODES_AT_LEAST} nodes are needed to distinguish a bad one from its"
+            f" partners, and this run has {len(nodes)}"
+        )
     ended = [one for one in run.incidents if one.kind in _ENDINGS]
     return (
         f"the run itself ended early, because of rank {ended[0].rank} ({ended[0].kind.value})"

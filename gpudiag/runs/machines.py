@@ -294,10 +294,10 @@ _KEPT = 64  # reports; the oldest go
 def keep_own_report(
     report: CollectiveReport | TrainingReport, environment: RankEnvironment | None
 ) -> Path | None:
-    """Where this machine's copy of the report is; None where the run was on one machine, or another process has it.
+    """Where this machine's copy of the report is.
 
-    The processes of a launch write one copy for each machine. All hosts may share the folder: the name has
-    the rank.
+    None where the run was on one machine, or another process has it. The processes of a launch write one copy
+    for each machine. All hosts may share the folder: the name has the rank.
 
     Raises:
         GpudiagError: it could not be written.

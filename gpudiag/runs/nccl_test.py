@@ -305,7 +305,10 @@ def _measure(
 
 
 def _is_to_be_localised(setup: _Setup, past: EarlierResults, run: RankRun) -> bool:
-    """Whether all processes of the launch are to look for the bad node or link now; asked of the leader's only."""
+    """Whether all processes of the launch are to look for the bad node or link now.
+
+    Asked of the leader's only.
+    """
     if setup.plan.localise:
         return why_not_localised(run) is None
     slow = any(event.data.get("kind") == "left_out" for event in run.events)
@@ -373,8 +376,8 @@ def _run(
             reported_at = now
             last = collector.results[-1]
             notice(
-                f"{len(collector.results)} of {collector.planned} sizes after {now - began:.0f} s: {last.op} of"
-                f" {format_size(last.size_bytes)} takes {format_seconds(last.time_p50_seconds)}"
+                f"{len(collector.results)} of {collector.planned} sizes after {now - began:.0f} s:"
+                f" {last.op} of {format_size(last.size_bytes)} takes {format_seconds(last.time_p50_seconds)}"
             )
 
     return run_ranks(

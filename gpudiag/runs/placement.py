@@ -149,7 +149,10 @@ def _why_no_memory(device: Device, view: DeviceView | None, holders: str) -> str
     seen = device.memory_free_bytes
     if not by and not isinstance(seen, Missing) and not _nvml_agrees(device, needed):
         by = f"; NVML counts {format_size(seen)} as free, so a limit of torch's own may apply"
-    return f"{format_size(free)}{of_all} of its memory are free, and a rank with NCCL needs {format_size(needed)}{by}"
+    return (
+        f"{format_size(free)}{of_all} of its memory are free, and a rank with"
+        f" NCCL needs {format_size(needed)}{by}"
+    )
 
 
 def _nvml_agrees(device: Device, needed: int) -> bool:
@@ -237,8 +240,12 @@ def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[GpuFitness]) ->
     version = "unknown" if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
     if isinstance(version, Missing) or _version(version) < _SHARING_SINCE:
         raise UsageError(
-            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and torch calls {_describe_version(version)}",
-            hint="--nproc 1, or a newer NCCL (its wheel, or a newer torch); --backend gloo runs any number on the CPU",
+            "two NCCL ranks on one GPU need NCCL 2.30 or later, and torch"
+            f" calls {_describe_version(version)}",
+            hint=(
+                "--nproc 1, or a newer NCCL (its wheel, or a newer torch); --backend"
+                " gloo runs any number on the CPU"
+            ),
         )
     return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
@@ -459,7 +466,8 @@ def _on_cpu(
     asked = wanted.min_bytes if wanted.max_bytes is None else wanted.max_bytes
     if possible is not None and asked > possible:
         raise UsageError(
-            f"{format_size(asked)} need {format_size(asked * wanted.buffers * here)} for {here} ranks here, more than {_ASKED_MEMORY_SHARE:.0%} of the memory that is available",
+            f"{format_size(asked)} need {format_size(asked * wanted.buffers * here)} for {here} ranks here,"
+            f" more than {_ASKED_MEMORY_SHARE:.0%} of the memory that is available",
             hint=f"--max-bytes {possible} fits",
         )
     automatic = _CPU_MAX_BYTES if fitting is None else min(_CPU_MAX_BYTES, fitting)

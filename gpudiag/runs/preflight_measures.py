@@ -129,7 +129,10 @@ def why_no_card_pairs(place: Placement, snapshot: Snapshot) -> Missing | None:
     if place.device_kind != "cuda":
         return Missing(MissingReason.NOT_SUPPORTED, "ranks on CPUs use no network card between them")
     if place.world_size < NODES_AT_LEAST:
-        words = f"{NODES_AT_LEAST} GPUs are needed to distinguish a bad card from its partners, and {place.world_size} can be tested"
+        words = (
+            f"{NODES_AT_LEAST} GPUs are needed to distinguish a bad card from its partners, and"
+            f" {place.world_size} can be tested"
+        )
         return Missing(MissingReason.NOT_SUPPORTED, words)
     state = snapshot.machine.state
     ports = state.infiniband_ports if isinstance(state, HostState) else state
@@ -146,7 +149,10 @@ def why_no_card_pairs(place: Placement, snapshot: Snapshot) -> Missing | None:
 
 def describe_card_pairs_cost(place: Placement) -> str:
     """What the pairs of network cards cost, in one sentence for the user before they start."""
-    return f"each two of {place.world_size} GPUs by their network cards, without NVLink and shared memory: about 30 s"
+    return (
+        f"each two of {place.world_size} GPUs by their network cards, without"
+        " NVLink and shared memory: about 30 s"
+    )
 
 
 def measure_card_pairs(

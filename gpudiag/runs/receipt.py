@@ -302,7 +302,10 @@ def look_at_receipt(path: Path, signers: Path | None = None) -> ReceiptCheck:
 def why_changed(sealed: Sealed) -> str | None:
     """What shows that the file was changed since it was written; None where nothing does."""
     if not sealed.is_whole:
-        return f"it was changed: it states the digest {sealed.stated[:12]}.., and its bytes have {sealed.actual[:12]}.."
+        return (
+            f"it was changed: it states the digest {sealed.stated[:12]}.., and its"
+            f" bytes have {sealed.actual[:12]}.."
+        )
     if sealed.kind == PAGE and not read_sealed(sealed.document).is_whole:
         return "the document in the page was changed, and the page's digest was made again"
     return None

@@ -412,9 +412,9 @@ def measure_strategies(
 ) -> tuple[StrategyMeasurement, ...]:
     """What ranks reported under each strategy of the plan that can run `here`, without judgement.
 
-    One of `servers` forks the ranks of all of them; `on_views` gets where they are. Without `fresh_groups` the ranks keep their first process
-    group, if the strategy can. A strategy whose ranks could not be started costs the others nothing: that is
-    what happened to it.
+    One of `servers` forks the ranks of all of them; `on_views` gets where they are. Without `fresh_groups`
+    the ranks keep their first process group, if the strategy can. A strategy whose ranks could not be started
+    costs the others nothing: that is what happened to it.
 
     Raises:
         LaunchError: ranks could not be started, under any strategy.

@@ -1,13 +1,13 @@
 """How often each reading is read, and what that may cost.
 
-Fast: what changes from second to second. Prompt: what keeps jobs off a GPU and comes without an event (the driver's
-recovery action, uncorrectable errors, rows that could not be remapped), so that an alert is in time whatever the rest
-costs and whoever looks. Slow: the rest, but for the identity and for what changes only where a user changes it (fixed).
-A call into the driver takes a processor's time, up to a millisecond on a GPU with
-a GSP, and time of a training job, as calls serialise on the driver's own locks. So a fast tick makes at most
-10 NVML calls per GPU, what a GPU does not support is asked again after a minute only, and the slow tier waits
-until its share of a processor fits. nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by design and
-is not called.
+Fast: what changes from second to second. Prompt: what keeps jobs off a GPU and comes without an event (the
+driver's recovery action, uncorrectable errors, rows that could not be remapped), so that an alert is in time
+whatever the rest costs and whoever looks. Slow: the rest, but for the identity and for what changes only
+where a user changes it (fixed). A call into the driver takes a processor's time, up to a millisecond on a GPU
+with a GSP, and time of a training job, as calls serialise on the driver's own locks. So a fast tick makes at
+most 10 NVML calls per GPU, what a GPU does not support is asked again after a minute only, and the slow tier
+waits until its share of a processor fits. nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by
+design and is not called.
 """
 
 from __future__ import annotations

@@ -33,7 +33,10 @@ class WatchedJob:
 
 
 class JobWatch(SingleChild):
-    """The jobs that are watched, and those that stand still; `changed` is called when one begins or ends to do so."""
+    """The jobs that are watched, and those that stand still.
+
+    `changed` is called when one begins or ends to do so.
+    """
 
     def __init__(
         self,
@@ -86,7 +89,10 @@ class JobWatch(SingleChild):
             )
             hidden = message["hidden"]
             self.warning = (
-                f"{hidden} Python processes of other users may not be looked into: jobs among them are not watched"
+                (
+                    f"{hidden} Python processes of other users may not be looked into:"
+                    " jobs among them are not watched"
+                )
                 if hidden
                 else None
             )
@@ -111,14 +117,20 @@ class JobWatch(SingleChild):
             self._changed()
 
     def _finding(self, message: Mapping[str, Any]) -> Finding:
-        """The look's own finding with the job it is of; where the ranks could not be read, that they stand still."""
+        """The look's own finding with the job it is of.
+
+        Where the ranks could not be read, that they stand still.
+        """
         job = f"{message['name']} (pid {message['pid']})"
         stood = Evidence(
             "stands_still", message["stood_seconds"], "s", message["limit_seconds"], "gpudiag serve"
         )
         proof = (Evidence("job", job, source="/proc"), stood)
         if message["finding"] is None:
-            words = f"no rank moved for {message['stood_seconds']:.0f} s, and why could not be read: {message['why']}"
+            words = (
+                f"no rank moved for {message['stood_seconds']:.0f} s, and why could"
+                f" not be read: {message['why']}"
+            )
             return kinds.UNKNOWN.finding(HostSubject(self._host), f"{job}: {words}", *proof)
         found = decode(Finding, message["finding"])
         return replace(found, message=f"{job}: {found.message}", evidence=(*proof, *found.evidence))

@@ -61,7 +61,10 @@ def build_live(
     sequence: int,
     last_seen: Mapping[str, datetime] = MappingProxyType({}),
 ) -> Live:
-    """The document of one tick; GPUs in the order of their NVML index. `last_seen`: by key, of those never read here."""
+    """The document of one tick; GPUs in the order of their NVML index.
+
+    `last_seen`: by key, of those never read here.
+    """
     known = () if findings is None else findings.findings
     devices = sorted(snapshot.devices, key=_place)
     driver_answers = not isinstance(snapshot.driver_version, Missing)

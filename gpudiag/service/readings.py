@@ -76,7 +76,10 @@ class Readings:
         self._fresh_entries.append(entry)
 
     def xids(self) -> tuple[XidTally, ...]:
-        """Every Xid of every GPU, with those of the timeline that an earlier service left; no count ever falls."""
+        """Every Xid of every GPU, with those of the timeline that an earlier service left.
+
+        No count ever falls.
+        """
         return tuple(self._xids.values())
 
     def _count_xid(self, entry: TimelineEntry) -> None:

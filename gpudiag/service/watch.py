@@ -98,9 +98,9 @@ class MachineWatch:
     ) -> None:
         """Watch once `run` is called; with `polls` False, never query NVML.
 
-        `looked_seconds`: how far apart samples are while somebody looks; without `asks_others` neither GPUtil nor torch is asked.
-        `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the pods; with `watches_jobs` the
-        machine's jobs are watched, too.
+        `looked_seconds`: how far apart samples are while somebody looks; without `asks_others` neither GPUtil
+        nor torch is asked. `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the
+        pods; with `watches_jobs` the machine's jobs are watched, too.
         """
         self.readings = readings
         self.snapshot: Snapshot | None = None
@@ -321,7 +321,10 @@ class MachineWatch:
             self.seen.recall(memory, snapshot)
 
     def _memory_to_recall(self) -> SeenMachine | None:
-        """What an earlier service saw; None until the host id is known, as the GPUs may be another machine's."""
+        """What an earlier service saw.
+
+        None until the host id is known, as the GPUs may be another machine's.
+        """
         if self._seen_file is None or self._inspector.surroundings is None:
             return None
         return self._seen_file.loaded

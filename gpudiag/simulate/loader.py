@@ -145,7 +145,8 @@ def _chapter(table: Any, name: str) -> _WrittenChapter:
     _listed({"faults": list(chapter.faults)}, f"{name}: [[story]] {chapter.title}")
     if not 0 < chapter.seconds < math.inf or not 0 <= chapter.gradual_seconds <= chapter.seconds:
         raise UsageError(
-            f"{name}: [[story]] {chapter.title!r} takes {chapter.seconds} seconds, {chapter.gradual_seconds} of them gradual",
+            f"{name}: [[story]] {chapter.title!r} takes {chapter.seconds} seconds,"
+            f" {chapter.gradual_seconds} of them gradual",
             hint="`seconds` is above 0, and `gradual_seconds` from 0 to `seconds`",
         )
     return chapter

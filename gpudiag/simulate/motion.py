@@ -46,7 +46,8 @@ def move_readings(scenario: Scenario, at_seconds: float) -> Scenario:
     return replace(scenario, gpus=gpus)
 
 
-# What changes bit by bit when a machine becomes another one; everything else is as before until it is as after.
+# What changes bit by bit when a machine becomes another one; everything else is as before until it is as
+# after.
 _GRADUAL = (
     *_FALLING_SHARES,
     *_FALLING_DEGREES,

@@ -49,8 +49,8 @@ def run_on_machine(
 ) -> int:
     """The exit status of the command, run on the machine; 128 + N where signal N ended it.
 
-    A machine with a story goes through it, and `announce` is called as each chapter begins. If it `forgets`, what
-    gpudiag remembers of it (its state folder) is gone with it.
+    A machine with a story goes through it, and `announce` is called as each chapter begins. If it `forgets`,
+    what gpudiag remembers of it (its state folder) is gone with it.
 
     Signals to this process go to the program. When it has ended, so have all that it started there,
     and the machine's files are gone; after a kill -9 of this process too.

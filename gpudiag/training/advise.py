@@ -161,7 +161,10 @@ def _with_offload(model: Model, place: Place) -> Advice:
     if place.unified:
         where = f"offload {what} to NVMe (GPU and host share their memory)"
     elif room is not None and needed > room:
-        where = f"offload {what} to NVMe: {format_size(needed)} per host are more than {format_size(room)} of its memory"
+        where = (
+            f"offload {what} to NVMe: {format_size(needed)} per host are more than"
+            f" {format_size(room)} of its memory"
+        )
     else:
         known = "" if room is None else f", of {format_size(room)} usable"
         where = f"offload {what} to the host's memory: {format_size(needed)} per host{known}"
@@ -188,7 +191,10 @@ def _fits(model: Model, held: float, place: Place) -> str:
     where = f"the one {gpu}" if place.gpus == 1 else f"each of {place.gpus} {gpu}s"
     alone = "" if model.master_weights else " alone"
     how = f"in {model.dtype}{alone} with {model.optimizer}"
-    return f"{_describe_parameters(model.parameters)} parameters {how} take {format_size(held)} on {where}, of {format_size(place.usable)} usable"
+    return (
+        f"{_describe_parameters(model.parameters)} parameters {how} take {format_size(held)} on {where},"
+        f" of {format_size(place.usable)} usable"
+    )
 
 
 def _describe_parameters(parameters: int) -> str:

@@ -1,1 +1,4 @@
-"""`gpudiag watch`: what an engineer keeps open on a terminal. Feeds give frames, `compose` makes the picture, `screen` draws it."""
+"""`gpudiag watch`: what an engineer keeps open on a terminal.
+
+Feeds give frames, `compose` makes the picture, `screen` draws it.
+"""

@@ -30,7 +30,10 @@ class Column(Generic[_T]):
 
 
 def fit_columns(columns: Sequence[Column[_T]], width: int) -> tuple[tuple[Column[_T], int], ...]:
-    """The columns that fit, in their order, each with its width; those of rank 1 stay and are cut by the screen."""
+    """The columns that fit, in their order, each with its width.
+
+    Those of rank 1 stay and are cut by the screen.
+    """
     kept = list(columns)
     while sum(column.width + _GAP for column in kept) - _GAP > width:
         least = max(kept, key=lambda column: column.rank)

@@ -39,9 +39,9 @@ def chosen_frame(frames: Sequence[Frame], choice: Choice) -> Frame:
 
 
 def share_lines(height: int, wanted: Sequence[int], least: Sequence[int], last: int) -> tuple[int, ...]:
-    """How many lines each part gets, in order of the picture: its least first, then what it wants; the rest is the last one's.
+    """How many lines each part gets, in order of the picture: its least first, then what it wants.
 
-    `last` is the place of the part that takes what is left over.
+    The rest is the last one's. `last` is the place of the part that takes what is left over.
     """
     given = [0] * len(wanted)
     left = max(0, height)

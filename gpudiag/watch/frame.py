@@ -20,7 +20,10 @@ _NONE: Mapping[str, Series] = {}
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A machine as it was received last; `problem` is why there is nothing newer, `history` has the series of each GPU by its key."""
+    """A machine as it was received last.
+
+    `problem` is why there is nothing newer, `history` has the series of each GPU by its key.
+    """
 
     name: str
     live: Live | None = None

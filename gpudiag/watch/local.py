@@ -1,4 +1,7 @@
-"""This machine: at first what a listing shows, which is there at once; then what the service's watch keeps up to date."""
+"""This machine: at first what a listing shows, which is there at once.
+
+Then what the service's watch keeps up to date.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class LocalFeed:
         take_first: Callable[[], Snapshot] | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """Nothing is read before `run`; `take_first` waits for the listing that was started with the command."""
+        """Nothing is read before `run`.
+
+        `take_first` waits for the listing that was started with the command.
+        """
         self._interval = interval_seconds
         self._take_first = take_first
         self._recorder = recorder

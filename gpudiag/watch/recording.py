@@ -27,7 +27,10 @@ _SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class Recorder:
-    """Writes what comes to a file; one that cannot be written any more ends the recording, and not the view."""
+    """Writes what comes to a file.
+
+    One that cannot be written any more ends the recording, and not the view.
+    """
 
     def __init__(self, path: Path) -> None:
         """Create the file, which must not be there yet.

@@ -133,7 +133,10 @@ class _Machine:
         self._problem, self._received_at = None, time()
 
     async def _read_history(self) -> Mapping[str, Mapping[str, tuple[float | None, ...]]]:
-        """What the service remembers of the last minutes; an older service may not have some of the series."""
+        """What the service remembers of the last minutes.
+
+        An older service may not have some of the series.
+        """
         step = max(1, math.ceil(self._interval))
         now = time()
         names = ",".join(SERIES)

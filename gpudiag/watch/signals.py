@@ -23,7 +23,10 @@ _APART_SECONDS = 1.5  # of two readings of one start: the boot time is kept in w
 def send_signal(
     pid: int, number: signal.Signals, process: GpuProcess | None, child: int | None = None
 ) -> str:
-    """What came of it, in words; `process` is what was shown under that pid, for a launcher `child` is one that it started."""
+    """What came of it, in words.
+
+    `process` is what was shown under that pid, for a launcher `child` is one that it started.
+    """
     if process is not None and not process.visible:
         return f"pid {pid} is outside this container: send the signal on the host"
     try:

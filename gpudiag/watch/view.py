@@ -1,4 +1,7 @@
-"""The picture as plain data: lines of spans in tables. `compose` makes it of readings, `screen` draws it, and tests read it as text."""
+"""The picture as plain data: lines of spans in tables.
+
+`compose` makes it of readings, `screen` draws it, and tests read it as text.
+"""
 
 from dataclasses import dataclass
 
@@ -30,7 +33,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a column of a table is, for the mouse; `sort` is the order that a click on its heading chooses."""
+    """Where a column of a table is, for the mouse.
+
+    `sort` is the order that a click on its heading chooses.
+    """
 
     first: int
     last: int

@@ -46,7 +46,10 @@ class Prometheus:
 def prometheus(
     folder: Path, jobs: Mapping[str, tuple[list[str], dict[str, list[str]]]]
 ) -> Iterator[Prometheus]:
-    """A Prometheus with its data in that folder; each job has addresses to scrape, and the parameters to do it with."""
+    """A Prometheus with its data in that folder.
+
+    Each job has addresses to scrape, and the parameters to do it with.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     scrapes = [
         {"job_name": name, "params": parameters, "static_configs": [{"targets": addresses}]}

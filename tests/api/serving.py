@@ -18,8 +18,8 @@ from tests.warm_start import IMPORT_PATH, start_cold, start_python
 
 START_SECONDS = 90.0  # proves that it starts at all
 END_SECONDS = 60.0  # and that it ends
-# `gpudiag` with shorter pauses. Those between two children of the sampler stay longer than a child has to report: on a busy machine one
-# would end the other.
+# `gpudiag` with shorter pauses. Those between two children of the sampler stay longer than a child has to
+# report: on a busy machine one would end the other.
 PROGRAM = """
 from gpudiag.sampler import pauses
 pauses.PAUSES = pauses.Pauses(
@@ -91,7 +91,8 @@ def serving(
 ) -> Iterator[Served]:
     """A service on that machine, with so many descriptors; at the end it is asked to stop, and must.
 
-    `as_shipped`: started as a user starts it, with its own pauses; what is measured of it is true of no other.
+    `as_shipped`: started as a user starts it, with its own pauses; what is measured of it is true of no
+    other.
     """
     log = state / f"serve-{time.monotonic_ns()}.log"
     state.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,7 @@
-"""deploy/helm: written from the manifests, and rendered by Helm's SDK to the same objects. `make chart` brings the SDK."""
+"""deploy/helm: written from the manifests, and rendered by Helm's SDK to the same objects.
+
+`make chart` brings the SDK.
+"""
 
 import json
 import shutil
@@ -194,7 +197,10 @@ def test_wrong_values_are_refused_by_name():
 
 @needs_helm
 def test_a_chart_of_jobs_takes_the_preflight_alone(tmp_path):
-    """By the template's name, from this chart as a dependency whose service is off; it is the gate of docs/ci."""
+    """By the template's name, from this chart as a dependency whose service is off.
+
+    It is the gate of docs/ci.
+    """
     shutil.copytree(CHART, tmp_path / "charts/gpudiag")
     (tmp_path / "templates").mkdir()
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]

@@ -145,7 +145,10 @@ class Connection:
         self.protocol.connection_made(self.wire)
 
     async def send(self, data: bytes) -> None:
-        """Send that as far as it is read, and let the application work; what is behind stays in the kernel."""
+        """Send that as far as it is read, and let the application work.
+
+        What is behind stays in the kernel.
+        """
         for start in range(0, len(data), READ_BYTES):
             if self.wire.paused:
                 await settled()

@@ -72,7 +72,8 @@ def test_the_unit_is_sound_and_gives_few_rights(tmp_path, parts):
         folder.mkdir()
         more = (DEPLOY / "systemd" / "gpudiag.service.d" / part).read_text()
         (folder / part).write_text(more.replace("/opt/gpudiag/bin/gpudiag", "/bin/true"))
-    # Each of them, or what it implies, closes /dev/nvidia* in some systemd that is in use: the GPUs would seem gone.
+    # Each of them, or what it implies, closes /dev/nvidia* in some systemd that is in use: the GPUs would
+    # seem gone.
     closing = ("PrivateDevices", "ProtectClock", "DevicePolicy", "DeviceAllow")
     assert not [line for line in text.splitlines() if line.startswith(closing)]
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=40", str(unit)]

@@ -85,8 +85,8 @@ def test_documents_are_compressed_for_who_takes_that(served):
         body = b"".join(packed.iter_raw())
     assert packed.headers["content-encoding"] == "gzip"
     assert len(body) * 5 < len(gzip.decompress(body))
-    # Of public reports: jonbaldie/varnish 57, gwtproject/gwt 10307, Kludex/starlette 3495, and the header of a crawler that
-    # friedelwolff/django-compression-middleware 12 answered with 500.
+    # Of public reports: jonbaldie/varnish 57, gwtproject/gwt 10307, Kludex/starlette 3495, and the header of
+    # a crawler that friedelwolff/django-compression-middleware 12 answered with 500.
     reported = (
         "gzip ;q=0, deflate",
         "gzip;\tq=0, br",

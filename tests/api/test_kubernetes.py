@@ -1,4 +1,7 @@
-"""What lies beside the manifests: naming pods, and the kinds of the Prometheus operator. The manifests: test_deploy."""
+"""What lies beside the manifests: naming pods, and the kinds of the Prometheus operator.
+
+The manifests: test_deploy.
+"""
 
 import re
 import shutil

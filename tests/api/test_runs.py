@@ -24,7 +24,10 @@ def wait_until_running(service, identity: str) -> dict:
 
 
 def formats_answered(service, run: dict) -> list[str]:
-    """The formats in which the service writes the run's report; it says of each other one that it does not."""
+    """The formats in which the service writes the run's report.
+
+    It says of each other one that it does not.
+    """
     statuses = {
         name: service.get(f"/api/v1/runs/{run['id']}/report?format={name}").status_code
         for name in REPORT_FORMATS

@@ -170,7 +170,10 @@ def test_a_fast_tick_takes_at_most_twelve_calls_a_gpu(tmp_path):
         service.wait_for_data()
 
         def counts() -> tuple[int, int] | None:
-            """All calls, and those of slow ticks and of nvidia-smi (for GPUtil) alone; None in the middle of a tick."""
+            """All calls, and those of slow ticks and of nvidia-smi (for GPUtil) alone.
+
+            None in the middle of a tick.
+            """
             calls = session.call_counts()
             time.sleep(0.3)
             if session.call_counts() != calls:

@@ -1,4 +1,7 @@
-"""The machine over time, as the service tells it: verdict, rows, timeline, metrics; docs/api.md has the table."""
+"""The machine over time, as the service tells it: verdict, rows, timeline, metrics.
+
+docs/api.md has the table.
+"""
 
 import contextlib
 import mmap

@@ -1,7 +1,8 @@
 """The pictures of docs/images, taken of the real service on a simulated machine.
 
-Every run takes them and looks whether they show something; GPUDIAG_WRITE_IMAGES=1 keeps those that docs/images has already. A picture for the
-docs wants charts that are full: GPUDIAG_IMAGE_SECONDS=660 lets the service run for so long first.
+Every run takes them and looks whether they show something; GPUDIAG_WRITE_IMAGES=1 keeps those that
+docs/images has already. A picture for the docs wants charts that are full: GPUDIAG_IMAGE_SECONDS=660 lets the
+service run for so long first.
 """
 
 import os

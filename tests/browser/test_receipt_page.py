@@ -45,7 +45,8 @@ def test_it_prints_as_a_few_sheets_of_paper(chromium: Any, page_file: Path, tmp_
     pdf = page.pdf(prefer_css_page_size=True, print_background=True)
     assert pdf.startswith(b"%PDF")
     assert 2 <= pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") <= 10
-    # On paper nothing scrolls: no table is wider than the sheet, 186 mm between its margins at 96 dots an inch.
+    # On paper nothing scrolls: no table is wider than the sheet, 186 mm between its margins at 96 dots an
+    # inch.
     page.emulate_media(media="print")
     page.set_viewport_size({"width": 703, "height": 1000})
     wide = page.eval_on_selector_all("table", "all => all.filter(one => one.scrollWidth > 704).length")

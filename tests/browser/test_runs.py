@@ -1,4 +1,7 @@
-"""Runs from the page: started, followed, cancelled, refused, their reports read; all of it by keyboard too."""
+"""Runs from the page: started, followed, cancelled, refused, their reports read.
+
+All of it by keyboard too.
+"""
 
 from collections.abc import Iterator
 from typing import Any

@@ -9,7 +9,8 @@ from tests.browser.stub_documents import Machine, read_machine
 from tests.browser.stub_service import stub_service
 from tests.browser.watched_page import Browsing, WatchedPage
 
-# Every colour that is more green than red and blue: of text, grounds, edges, the dot of the connection, and canvases.
+# Every colour that is more green than red and blue: of text, grounds, edges, the dot of the connection, and
+# canvases.
 GREEN_PLACES = """() => {
   const isGreen = ([r, g, b, a = 1]) => a > 0 && g > r + 24 && g > b + 24;
   const parts = colour => (colour.match(/[\\d.]+/g) ?? []).map(Number);
@@ -70,7 +71,10 @@ def test_a_call_that_hangs_is_named_on_every_view(browsing: Browsing, hung_machi
 def test_what_hangs_is_a_call_the_driver_or_the_reader_of_the_gpus(
     browsing: Browsing, hung_machine: Machine
 ) -> None:
-    """Seven GPUs answer while the eighth hangs: the driver is there. And a reader that stands still is no driver."""
+    """Seven GPUs answer while the eighth hangs: the driver is there.
+
+    And a reader that stands still is no driver.
+    """
     with stub_service(hung_machine) as (address, state), browsing.page(address) as watched:
         sampler = state.live()["sampler"]
         alert, said = watched.page.locator(".banners .notice.fail"), watched.page.get_by_role("alert")

@@ -155,7 +155,8 @@ def test_it_plays_chapters_can_be_chosen_and_its_end_does_not_grow_old(
         page.sees(recording.lines[0]["value"]["headline"])
         strip.locator("a[aria-current]", has_text="all is well").wait_for()
         assert page.page.get_by_text("hang.loader").count() == 0
-        # A chapter is played from its beginning, in the view that is open; what came in it is shown as it came.
+        # A chapter is played from its beginning, in the view that is open; what came in it is shown as it
+        # came.
         page.page.get_by_role("link", name="Checks").click()
         strip.get_by_role("link", name="a rank hangs").click()
         page.sees("hang.loader")

@@ -17,7 +17,8 @@ WAIT_MS = 10_000  # proves that it comes at all
 # What a colour scheme can break; all the rest is the same in both, and takes a browser a second of work.
 OF_COLOURS = ["color-contrast", "link-in-text-block"]
 WCAG_AA = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-# Nothing is loaded again for axe (only its rule on sound wants that, and there is none), and no list made of what passed.
+# Nothing is loaded again for axe (only its rule on sound wants that, and there is none), and no list made of
+# what passed.
 AXE_RUN = "wanted => axe.run(document, {runOnly: wanted, resultTypes: ['violations'], preload: false})"
 
 

@@ -1,7 +1,7 @@
 """The part of SARIF 2.1.0 that `gpudiag lint` writes, as a JSON Schema that allows nothing else.
 
-Written from the text of the standard (OASIS, sections 3.13 to 3.58): the names, which of them must be there, and their
-types.
+Written from the text of the standard (OASIS, sections 3.13 to 3.58): the names, which of them must be there,
+and their types.
 """
 
 from typing import Any

@@ -1,4 +1,7 @@
-"""`gpudiag deploy`: every file that a site needs, printed and written; tests/meta/test_wheel.py finds them in the wheel."""
+"""`gpudiag deploy`: every file that a site needs, printed and written.
+
+tests/meta/test_wheel.py finds them in the wheel.
+"""
 
 import errno
 import os

@@ -11,7 +11,8 @@ from gpudiag.errors import ExitStatus
 from gpudiag.reference.nhc import gate_command, measuring_command, nhc_checks, parse_nhc
 from tests.walking import walk
 
-# What the scripts of both define, read 2026-11-27; a check of GPUs, links or memory must have an entry, covered or not.
+# What the scripts of both define, read 2026-11-27; a check of GPUs, links or memory must have an entry,
+# covered or not.
 GPU_CHECKS = [
     "check_app_gpu_clocks",
     "check_ecc",

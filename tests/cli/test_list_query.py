@@ -10,7 +10,10 @@ from tests.cli.simulated import TIME_LIMIT_SECONDS, run_gpudiag, run_on, simulat
 
 
 def test_a_query_answers_as_nvidia_smi_does():
-    """Field by field, on machines that have different ones; the simulated nvidia-smi asks the library by itself."""
+    """Field by field, on machines that have different ones.
+
+    The simulated nvidia-smi asks the library by itself.
+    """
     names = [name for name in (*FIELDS, *QUERY_ALIASES) if find_field(name) is not None]
     assert len(names) > 40
     for spec in ("h100x8+lost:3", "rtx4090x2", "h100-mig"):
@@ -26,7 +29,8 @@ def test_a_query_answers_as_nvidia_smi_does():
                 )
                 assert ours.status == 0, ours.err
                 rows = [line.split(", ") for line in ours.out.splitlines()]
-                # Application clocks are gone in drivers from 590 on: to gpudiag a reading that is not supported.
+                # Application clocks are gone in drivers from 590 on: to gpudiag a reading that is not
+                # supported.
                 stdout = theirs.stdout.replace("[Requested functionality has been deprecated]", "[N/A]")
                 wanted = [line.split(", ") for line in stdout.splitlines()]
                 assert len(rows) == len(wanted), spec

@@ -12,7 +12,8 @@ from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.session import open_session
 from tests.cli.simulated import run_on
 
-# Sets the title, clears the screen, moves up a line, colours, clears by one character of C1, turns the direction.
+# Sets the title, clears the screen, moves up a line, colours, clears by one character of C1, turns the
+# direction.
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[1A\x1b[35m\x9b2J\u202eevil\r"
 OURS = re.compile(r"\x1b\[(?:3[123]|[012])m")  # the colours of gpudiag's own
 STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")

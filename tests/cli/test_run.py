@@ -1,4 +1,7 @@
-"""`gpudiag run`: the job is as it is without it. Jobs here are no ranks; tests/ranks/test_run.py has those."""
+"""`gpudiag run`: the job is as it is without it.
+
+Jobs here are no ranks; tests/ranks/test_run.py has those.
+"""
 
 import json
 import os

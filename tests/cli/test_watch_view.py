@@ -33,7 +33,8 @@ title = "a rank hangs"
 seconds = 1
 faults = ["job-hangs"]
 """
-# What Textual asks and switches on at the start, and must have switched off again at the end (xterm, ctlseqs.html).
+# What Textual asks and switches on at the start, and must have switched off again at the end (xterm,
+# ctlseqs.html).
 ALTERNATE_SCREEN, MOUSE = ("?1049h", "?1049l"), ("?1000h", "?1000l")
 # xdist sets them for its workers; a program believes them more than its terminal.
 _SIZE = (

@@ -1,7 +1,7 @@
 """Every word for what NVML answers in numbers, on simulated GPUs: no output may lack one of them.
 
-Each GPU of a machine says another word of each enumeration, and then a number that has none yet. What the commands,
-the metrics, the schema and nvidia-smi make of it is held against the enumeration itself.
+Each GPU of a machine says another word of each enumeration, and then a number that has none yet. What the
+commands, the metrics, the schema and nvidia-smi make of it is held against the enumeration itself.
 """
 
 import json

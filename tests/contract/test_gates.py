@@ -81,8 +81,8 @@ def node(tmp_path):
     return Node(tmp_path)
 
 
-# Exit statuses of gpudiag that say nothing of the node: a wrong flag, could not tell, a bug, not there, ended by a
-# signal (130: Ctrl-C, 137: killed, 139: crashed), and any other.
+# Exit statuses of gpudiag that say nothing of the node: a wrong flag, could not tell, a bug, not there, ended
+# by a signal (130: Ctrl-C, 137: killed, 139: crashed), and any other.
 NO_VERDICT = (2, 3, 5, 70, 126, 127, 130, 137, 139)
 
 

@@ -1,7 +1,8 @@
 """The files of docs/ci on every FAIL of docs/detection.md: each of them keeps the job off, and says why.
 
-The prolog asks gpudiag itself on the simulated machine. The other files start the same look with other flags, which would say the same of
-these machines and take longer: they are run with a gpudiag that ends as their own flags make of the prolog's report.
+The prolog asks gpudiag itself on the simulated machine. The other files start the same look with other flags,
+which would say the same of these machines and take longer: they are run with a gpudiag that ends as their own
+flags make of the prolog's report.
 """
 
 import os
@@ -30,7 +31,8 @@ _ROW = re.compile(
     r"^\| `(?P<machine>[^`]+\+[^`]+)` \| (?P<words>.*) \| (?P<verdict>FAIL|WARN|PASS) \| (?P<found>.*) \|$",
     re.M,
 )
-# Nothing of these is left on the machine but a line of its kernel log: a good report, or the Gres of the node, tells.
+# Nothing of these is left on the machine but a line of its kernel log: a good report, or the Gres of the
+# node, tells.
 BY_GRES = ["h100x8+gone:3", "a100x8+gone:0", "rtx4090x2+gone:1"]
 GIVEN = {"h100x8-container2": 2}  # of the machine's GPUs
 SPARED = {kind.code for kind in finding_kinds() if kind.spares_jobs}
@@ -39,7 +41,10 @@ pytestmark = pytest.mark.slow
 
 
 def rows(verdict: str) -> list[tuple[str, str]]:
-    """Every machine of the page with that verdict, and the first code found on it; not those held against another."""
+    """Every machine of the page with that verdict, and the first code found on it.
+
+    Not those held against another.
+    """
     text = PAGE.read_text().partition("## Machines held against")[0]
     found = [row for row in _ROW.finditer(text) if row["verdict"] == verdict]
     return [
@@ -77,7 +82,10 @@ class Node:
         return path
 
     def prolog(self, *, cold: bool = False, **variables: str) -> int:
-        """The exit status of the shipped prolog on this machine; `cold`: it starts gpudiag itself, from nothing."""
+        """The exit status of the shipped prolog on this machine.
+
+        `cold`: it starts gpudiag itself, from nothing.
+        """
         program = f'exec {sys.executable} -m gpudiag "$@"' if cold else self._asking()
         with open_session(load_scenario(self.machine)) as session:
             environment = {

@@ -1,6 +1,7 @@
 """What BoundedProtocol takes from inside uvicorn's parser class, which uvicorn promises nobody.
 
-pyproject.toml allows the versions that were tried. Before a newer one is let in, these must pass with it, and tests/api too.
+pyproject.toml allows the versions that were tried. Before a newer one is let in, these must pass with it, and
+tests/api too.
 """
 
 import asyncio

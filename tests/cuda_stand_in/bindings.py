@@ -1,4 +1,7 @@
-"""What torch._C has in a CUDA build and lacks in a CPU build; torch's own Python code for CUDA runs over it."""
+"""What torch._C has in a CUDA build and lacks in a CPU build.
+
+Torch's own Python code for CUDA runs over it.
+"""
 
 import ctypes
 import datetime
@@ -212,7 +215,10 @@ def add_storages(torch: Any) -> None:
 
 
 class _Extension:
-    """The extension's functions; it is initialised when the first is called, because it needs all of torch._C."""
+    """The extension's functions.
+
+    It is initialised when the first is called, because it needs all of torch._C.
+    """
 
     def __init__(self, library: str) -> None:
         self._library = library

@@ -15,7 +15,8 @@ _FLAGS = ("-O1", "-std=c++20", "-shared", "-fPIC", "-w", "-Wl,--no-as-needed", "
 _TORCH_FLAGS = ("-DUSE_C10D_GLOO", "-D_GLIBCXX_USE_CXX11_ABI=1", "-DTORCH_EXTENSION_NAME=_cuda_stand_in")
 _TORCH_LIBRARIES = ("-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10")
 EXTENSION = "libtorch_cuda.so"
-# Those under it, by the names of the real ones: each file's source, and what it calls. A stripped one shows what it exports.
+# Those under it, by the names of the real ones: each file's source, and what it calls. A stripped one shows
+# what it exports.
 _UNDER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("libcuda.so.1", "cuda.cpp", ()),
     ("libcudart.so.12", "cudart.cpp", ("libcuda.so.1",)),

@@ -1,8 +1,9 @@
 """What leaves a process whose forks cannot use CUDA, and what does not.
 
 torch marks its process in three bindings alone: `poison_fork` of torch/csrc/cuda/Module.cpp, which became
-`register_fork_handler_for_device_init` of torch/csrc/utils/device_lazy_init.cpp. They are the same three in its sources
-from before 2.4 and from after 2.10. tests/corpus/forks has what an H100 with torch 2.11 said of five calls.
+`register_fork_handler_for_device_init` of torch/csrc/utils/device_lazy_init.cpp. They are the same three in
+its sources from before 2.4 and from after 2.10. tests/corpus/forks has what an H100 with torch 2.11 said of
+five calls.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
-"""Asks a kubelet as gpudiag does, once for each line `SOCKET SECONDS` of its standard input; each answer is a line of JSON.
+"""Asks a kubelet as gpudiag does, once for each line `SOCKET SECONDS` of its standard input.
 
-A program, because gRPC leaves threads behind, and a process with threads starts its children more slowly.
+Each answer is a line of JSON. A program, because gRPC leaves threads behind, and a process with threads
+starts its children more slowly.
 """
 
 import json

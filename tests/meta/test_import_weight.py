@@ -38,7 +38,8 @@ def test_only_the_fast_path_is_written_for_time() -> None:
         r"^TYPE_CHECKING = False|^\s*(?:from|import) _[a-z]|\bgc\.(?:enable|disable)\(", re.MULTILINE
     )
     found = [path for path in (ROOT / "gpudiag").rglob("*.py") if tricks.search(path.read_text())]
-    # A guarded child lives for one answer, whoever asks; templates and their server import torch, which takes a second.
+    # A guarded child lives for one answer, whoever asks; templates and their server import torch, which takes
+    # a second.
     assert sorted(str(path.relative_to(ROOT)) for path in found) == [
         "gpudiag/cli/fast_path.py",
         "gpudiag/probe/guard.py",

@@ -84,7 +84,10 @@ def _keys_of(table: Any) -> Iterator[str]:
 
 
 def texts_of_page(source: str) -> Iterator[tuple[int, str]]:
-    """Each line of a page, a script or a configuration; without the voice guide, which quotes what it bans."""
+    """Each line of a page, a script or a configuration.
+
+    Without the voice guide, which quotes what it bans.
+    """
     blank = GUIDE.sub(lambda guide: "\n" * guide[0].count("\n"), source)
     yield from enumerate(blank.splitlines(), start=1)
 
@@ -134,7 +137,10 @@ def files() -> tuple[Path, ...]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a file is written by us and now: decisions stay as they were; what was measured is a record; of JSON, the schemas."""
+    """Whether a file is written by us and now: decisions stay as they were; what was measured is a record.
+
+    Of JSON, the schemas.
+    """
     if path.suffix == ".json":
         return path.parts[:2] == ("docs", "schemas")
     return "decisions" not in path.parts and not any(part in ("__pycache__", "static") for part in path.parts)

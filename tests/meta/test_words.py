@@ -1,7 +1,7 @@
 """No text for a user has a word that the voice guide bans (CONTRIBUTING.md, tests/meta/banned_words.toml).
 
-Texts are: every string of the product, f-strings with `{}` for what they insert; the docstrings that click shows as help; the
-values of its tables; the page's sources; README.md and docs/.
+Texts are: every string of the product, f-strings with `{}` for what they insert; the docstrings that click
+shows as help; the values of its tables; the page's sources; README.md and docs/.
 """
 
 import ast

@@ -25,7 +25,10 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def launched_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The launcher of that name (an indirect parameter), ready to start; skipped with the reason where it is not."""
+    """The launcher of that name (an indirect parameter), ready to start.
+
+    Skipped with the reason where it is not.
+    """
     launcher: str = request.param
     if reason := missing(launcher):
         pytest.skip(f"not installed: {reason} (tools/install-system-packages)")

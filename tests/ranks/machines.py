@@ -70,7 +70,10 @@ def four_machines(count: int = 4) -> Iterator[list[Machine]]:
 def start_nccl_test(
     machine: Machine, rank: int, folder: Path, port: int, flags: Sequence[str], *, torchrun: bool
 ) -> "subprocess.Popen[str]":
-    """`gpudiag nccl-test` as one of four ranks, by torchrun or by tcp://; it keeps its files in a folder of its own."""
+    """`gpudiag nccl-test` as one of four ranks, by torchrun or by tcp://.
+
+    It keeps its files in a folder of its own.
+    """
     own = folder / machine.name
     own.mkdir(exist_ok=True)
     if torchrun:

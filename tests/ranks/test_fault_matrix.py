@@ -52,8 +52,8 @@ def test_spawned_ranks(launches: Launches, fault: str, stage: str, detail: str) 
     assert launches.processes() == []
 
 
-# Each process of a launcher imports torch by itself: once each stage and each fault, and what the others than torchrun do
-# when a rank dies, and when none does.
+# Each process of a launcher imports torch by itself: once each stage and each fault, and what the others than
+# torchrun do when a rank dies, and when none does.
 BY_TORCHRUN = [
     ("kill", "import", ""),
     ("oom", "rendezvous", ""),

@@ -1,4 +1,7 @@
-"""`gpudiag hang` on real jobs under torchrun that know nothing of it; benchmarks/hang_matrix.py has all kinds of hang."""
+"""`gpudiag hang` on real jobs under torchrun that know nothing of it.
+
+benchmarks/hang_matrix.py has all kinds of hang.
+"""
 
 import json
 import os

@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(400)]
 ROOT = str(Path(__file__).parents[2])
 SOON = 200.0
 
-# Rank 2 does not come to the fourth all_reduce. Each rank tells by a file when it is about to wait or to sleep.
+# Rank 2 does not come to the fourth all_reduce. Each rank tells by a file when it is about to wait or to
+# sleep.
 JOB = """
 import sys, time
 import torch
@@ -39,7 +40,8 @@ if dist.get_rank() == 2:
 dist.all_reduce(tensor)
 """
 
-# What runs on one machine: torchrun of its two ranks, and once they stand, gpudiag alone and under a launcher.
+# What runs on one machine: torchrun of its two ranks, and once they stand, gpudiag alone and under a
+# launcher.
 ON_A_MACHINE = """
 import os, subprocess, sys, time
 from pathlib import Path

@@ -30,7 +30,8 @@ def test_a_slow_rank_is_late_and_its_victims_are_not(launches: Launches) -> None
 
 
 def test_a_rank_that_computes_longer_is_told_so(launches: Launches) -> None:
-    # Where it may not run ahead, another program may hold the rank up for longer than it computes: then that is the cause.
+    # Where it may not run ahead, another program may hold the rank up for longer than it computes: then that
+    # is the cause.
     arguments = {"pin": True, "ahead": True, "hard_worker": 1}
     for _ in range(8):
         run = launches.run("many_all_reduces", world_size=2, arguments=arguments, preload=TORCH)

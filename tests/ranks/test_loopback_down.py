@@ -14,7 +14,10 @@ WITHOUT_LOOPBACK = ("unshare", "--net")
 
 @pytest.fixture(scope="module")
 def namespace() -> tuple[str, ...]:
-    """The words that start a command in a network namespace of its own; a loud skip where none can be made."""
+    """The words that start a command in a network namespace of its own.
+
+    A loud skip where none can be made.
+    """
     if shutil.which(WITHOUT_LOOPBACK[0]) is None:
         pytest.skip("a loopback interface that is down needs unshare(1) of util-linux")
     tried = subprocess.run(

@@ -106,7 +106,10 @@ def run(
     *,
     torch: bool = False,
 ) -> list[Outcome]:
-    """All four ranks, rank N on machine N+1; `masters` are the names that some of them are given for rank 0's machine."""
+    """All four ranks, rank N on machine N+1.
+
+    `masters` are the names that some of them are given for rank 0's machine.
+    """
     given = {rank: "machine1" for rank in range(4)} | (masters or {})
     ranks = [rank for rank in range(4) if rank != without]
     return end([start(machines[rank], rank, given[rank], seconds=seconds, torch=torch) for rank in ranks])
@@ -296,7 +299,10 @@ def test_an_interface_that_one_host_does_not_have_is_told_there_at_once(machines
 def test_limits_that_one_host_has_too_low_are_told_there_by_a_preflight_of_all(
     machines: list[Machine],
 ) -> None:
-    """Small shared memory and few files hang or kill ranks later; a preflight says so before, with the host."""
+    """Small shared memory and few files hang or kill ranks later.
+
+    A preflight says so before, with the host.
+    """
     limits = 'mount -t tmpfs -o size=32m none /dev/shm && ulimit -n 512 && exec "$@"'
     processes = []
     for rank, machine in enumerate(machines):

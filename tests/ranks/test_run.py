@@ -103,7 +103,10 @@ def test_the_first_rank_that_failed_is_named(way: Way, folder: Path) -> None:
     ids=lambda way: way.kind,
 )
 def test_the_last_words_are_those_of_explain(way: Way, folder: Path) -> None:
-    """Of scripts without `record`, whose output goes to a pipe; benchmarks/last_words.py tries 14 jobs and all outputs."""
+    """Of scripts without `record`, whose output goes to a pipe.
+
+    benchmarks/last_words.py tries 14 jobs and all outputs.
+    """
     verdict = folder / f"{way.kind}.json"
     done = ended([*watched(verdict), *job(ENDINGS_SCRIPT)], KIND=way.kind, AT_STEP="5")
     assert done.returncode == 1

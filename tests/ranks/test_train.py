@@ -100,8 +100,8 @@ def test_training_that_is_right_is_proved_on_any_number_of_ranks(
     assert all(result["verified"] is True for result in report["strategies"])
 
 
-# The proof is the same for all strategies, and what it looks at is not: of FSDP2 gradients and parameters, and not the data.
-# `python -m benchmarks.train_fault_matrix` tries all faults with all strategies.
+# The proof is the same for all strategies, and what it looks at is not: of FSDP2 gradients and parameters,
+# and not the data. `python -m benchmarks.train_fault_matrix` tries all faults with all strategies.
 @pytest.mark.parametrize(
     ("strategy", "fault", "code", "step"),
     [

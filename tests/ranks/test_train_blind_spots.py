@@ -34,7 +34,8 @@ def alone(rank, bucket, steps):
     return False
 """
 SECOND_BUCKET = f"{HOOK}\ndef alone(rank, bucket, steps):\n    return bucket.index() == 1\n"
-# Four verified steps, thrice three around the checkpoint and the repeat, three that warm up, four that are timed.
+# Four verified steps, thrice three around the checkpoint and the repeat, three that warm up, four that are
+# timed.
 LATE = f"{HOOK}\ndef alone(rank, bucket, steps):\n    return rank == 1 and steps > 17\n"
 TENTH = f"{HOOK}\ndef change(rank, buffer):\n    return buffer.mul_(1.1 if rank == 1 else 1.0)\n"
 CLIPPED = f"{HOOK}\ndef change(rank, buffer):\n    return buffer.mul_(min(1.0, 0.2 / float(buffer.norm())))\n"

@@ -1,6 +1,7 @@
 """Faults planted in torch from outside, on two, three and four ranks: the cause is named, and the right rank.
 
-The whole matrix is benchmarks/train_outside_faults.py; each of these was told by a wrong cause, or by none, before.
+The whole matrix is benchmarks/train_outside_faults.py; each of these was told by a wrong cause, or by none,
+before.
 """
 
 import re

@@ -6,7 +6,8 @@ from gpudiag.runs.interpreters import lack_on_cpu
 from tests.ranks.nccl_test_command import LIMIT_SECONDS, Completed, run
 
 TRAIN = (sys.executable, "-m", "gpudiag", "train", "--backend", "gloo")
-# Those of torch that train on the CPU: FSDP2 with torch 2.9 and later (tools/torches.py runs these tests with others).
+# Those of torch that train on the CPU: FSDP2 with torch 2.9 and later (tools/torches.py runs these tests with
+# others).
 SHARDS = lack_on_cpu("fsdp2", None) is None
 STRATEGIES = ("ddp", "fsdp2") if SHARDS else ("ddp",)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")

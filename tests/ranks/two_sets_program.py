@@ -1,4 +1,7 @@
-"""A command with sets of ranks on one fork server, which says where it is; arguments: a folder, and each set's entry."""
+"""A command with sets of ranks on one fork server, which says where it is.
+
+arguments: a folder, and each set's entry.
+"""
 
 import json
 import sys

@@ -22,7 +22,10 @@ print(dumps(take_snapshot(("nvml", "gputil", "torch"), {deadline})))
 
 
 def ask_machine(spec: str, deadline_seconds: float = 5.0) -> tuple[Scenario, dict[str, Any]]:
-    """The scenario of that spec and the snapshot document that the probes make on it; skips without a compiler."""
+    """The scenario of that spec and the snapshot document that the probes make on it.
+
+    Skips without a compiler.
+    """
     try:
         build_library()
     except UsageError as error:

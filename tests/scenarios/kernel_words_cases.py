@@ -1,4 +1,7 @@
-"""Cases of the kernel's words about cards, links, drivers, disks and heat; each near miss is a day older or harmless."""
+"""Cases of the kernel's words about cards, links, drivers, disks and heat.
+
+Each near miss is a day older or harmless.
+"""
 
 from tests.scenarios.kernel_log_cases import line
 from tests.scenarios.situations import Case, now, part, without_gpu

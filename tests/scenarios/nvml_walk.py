@@ -54,7 +54,8 @@ CODES = (*NOT_FOR_THIS_GPU, *NOT_FOR_THIS_USER, *GONE, *ERRORS)
 _NOT_WALKED = ("nvmlErrorString", "nvmlShutdown")
 _LOOK_UP = "nvmlDeviceGetHandleBy"
 _ABOUT_NO_GPU = re.compile(r"nvml(Init|Shutdown|System|DeviceGetCount)")
-# An invalid argument tells that a driver does not know this link, place, policy or field, where gpudiag asks for many.
+# An invalid argument tells that a driver does not know this link, place, policy or field, where gpudiag asks
+# for many.
 _ENUMERATED = (
     "nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkErrorCounter",
     "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetViolationStatus", "nvmlDeviceGetFieldValues",
@@ -351,8 +352,9 @@ def walk_machine(
 ) -> tuple[int, list[str]]:
     """How many cells were walked on that machine, and what was wrong with those that were judged wrongly.
 
-    Every function meets every `parts`-th of the ways, another one than its neighbour; `part` shifts them. What
-    seems wrong may be a machine that is too busy for the deadline: it is tried once more, alone and with patience.
+    Every function meets every `parts`-th of the ways, another one than its neighbour; `part` shifts them.
+    What seems wrong may be a machine that is too busy for the deadline: it is tried once more, alone and with
+    patience.
     """
     chosen = list(_plan(walk, ways, part, parts))
     suspects = [cell for cell, _ in _judged(walk, chosen, deadline_seconds)]

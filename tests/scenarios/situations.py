@@ -208,9 +208,9 @@ def without_gpu(index: int) -> Change:
 
 
 def blank(noun: Any, why: Callable[[], MissingReason | None]) -> Any:
-    """A noun whose readings are missing for the reason that `why` gives each of them; None leaves it as it is.
+    """A noun whose readings are missing for the reason that `why` gives each of them.
 
-    What is no reading stays, as does whether a GPU answers.
+    None leaves it as it is. What is no reading stays, as does whether a GPU answers.
     """
     if isinstance(noun, tuple):
         return tuple(blank(one, why) for one in noun)

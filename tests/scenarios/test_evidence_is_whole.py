@@ -1,6 +1,7 @@
-"""Evidence holds what was read, whole, however long; only text for people is shortened, and between two words.
+"""Evidence holds what was read, whole, however long.
 
-The MMU fault of one H100 was cut in its decisive word: "Fault is of type FAULT_PDE ACCESS_T".
+Only text for people is shortened, and between two words. The MMU fault of one H100 was cut in its decisive
+word: "Fault is of type FAULT_PDE ACCESS_T".
 """
 
 from dataclasses import replace

@@ -1,7 +1,8 @@
-"""A slice of the walk of NVML's functions over every base machine; `python -m tools.walk_nvml` walks all of it.
+"""A slice of the walk of NVML's functions over every base machine.
 
-Every function that gpudiag calls on a machine hangs there or fails, machine by machine with other codes. The walk is
-one program beside this one: it forks for each experiment, which a test's process with its threads must not.
+`python -m tools.walk_nvml` walks all of it. Every function that gpudiag calls on a machine hangs there or
+fails, machine by machine with other codes. The walk is one program beside this one: it forks for each
+experiment, which a test's process with its threads must not.
 """
 
 import json

@@ -79,7 +79,8 @@ def test_an_exception_of_a_kernel_is_one_finding_with_what_followed():
     assert (facts["xid"], facts["place"], facts["followers"]) == (13, "GPC 1, TPC 4", "Xid 13 x3, Xid 43")
 
 
-# What the gate prints today, and what it printed there: but for the host, the time, and the line that was cut.
+# What the gate prints today, and what it printed there: but for the host, the time, and the line that was
+# cut.
 SAID = {"h100": "h100/preflight-after-xid31.txt", "h200": "h200/said-quick-memory-full.txt"}
 
 

@@ -31,7 +31,8 @@ from tests.warm_start import run_python
 from tools.compare_capture import compare
 
 ROOT = Path(__file__).parents[2]
-# The real driver answers that the GPU is not made for a fabric, the simulated library that the call is not supported.
+# The real driver answers that the GPU is not made for a fabric, the simulated library that the call is not
+# supported.
 DETAIL_ONLY = {"fabric"}
 # Of the machine: names that were replaced, and the container that gpudiag 0.1.0 took it for.
 REPLACED = {"hostname", "container", "interfaces"}
@@ -76,7 +77,8 @@ def test_the_sources_torch_and_the_machine_are_what_was_recorded(name: str):
     ]
     assert sources[0] == sources[1]
     machine, real = ours["machine"], recorded["machine"]
-    # The recording is older than these too: nobody had put the machine into a job, and no node was of memory alone.
+    # The recording is older than these too: nobody had put the machine into a job, and no node was of memory
+    # alone.
     assert [one.pop("virtual_function") for one in machine["pci_devices"]] == [False]
     assert [machine["missing"].pop(name) for name in ("job_cgroup", "memory_only_nodes_used_bytes")] == [
         "source_absent",
@@ -98,7 +100,8 @@ def test_it_is_a_virtual_machine_and_no_container(name: str):
     assert recorded_document(f"{name}/machine.json")["machine"]["container"]["runtime"] == "docker"
 
 
-# Of the host's state: what moves, what no file of a tree can say, and variables that no simulated program is given.
+# Of the host's state: what moves, what no file of a tree can say, and variables that no simulated program is
+# given.
 NOT_SAID = {"user", "filesystems", "shared_memory_available_bytes", "settings", "missing", "missing_detail"}
 
 
@@ -274,7 +277,8 @@ def test_what_a_check_calls_confirmed_there_was_judged_there():
     assert [(check.name, name) for check, name in places if outcomes[name].get(check.name) != "pass"] == []
     for check, name in places:
         (device,) = recorded_document(f"{name}/machine.json")["devices"]
-        # A fabric and peers are not there on any of both; what is not asked for in a listing is in preflight's document.
+        # A fabric and peers are not there on any of both; what is not asked for in a listing is in
+        # preflight's document.
         missing = {
             reading
             for reading in check.readings

@@ -8,7 +8,8 @@ import pytest
 from tests.stand_in.running import run_program
 
 pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(300)]
-# The stand-in's machine has the network cards of this host: the look at them is left out (tests/unit/runs/test_acceptance.py).
+# The stand-in's machine has the network cards of this host: the look at them is left out
+# (tests/unit/runs/test_acceptance.py).
 _MEASURE = """
 from gpudiag.model.codec import encode
 from gpudiag.model.reading import NOT_ASKED

@@ -20,7 +20,8 @@ RECORDED_CALLS = {
     "nccl": "torch.cuda.nccl.version()",
     "none": "torch.version.cuda",
 }
-# Each call in a process of its own, which then forks one that uses CUDA: all of them forks of one that imported torch.
+# Each call in a process of its own, which then forks one that uses CUDA: all of them forks of one that
+# imported torch.
 PROGRAM = """
 import json, os, sys, torch
 answers = {}

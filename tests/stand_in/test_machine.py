@@ -50,7 +50,8 @@ def test_copies_and_products_are_measured_and_verified_on_two_gpus(on_gpus, tmp_
     }
     assert all(result["wrong_bytes"] == 0 for result in active["bandwidth"])
     assert not any(result["direct"] for result in active["bandwidth"] if result["test"] == "peer_copy")
-    # One process imported torch for the question what it sees and for the ranks; it never started CUDA itself.
+    # One process imported torch for the question what it sees and for the ranks; it never started CUDA
+    # itself.
     events = [line.split() for line in log.read_text().splitlines()]
     (importer,) = [pid for what, pid in events if what == "torch"]
     started = [pid for what, pid in events if what == "cuda"]

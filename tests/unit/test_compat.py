@@ -1,4 +1,7 @@
-"""What stands in for newer Pythons says the same as they do; run under 3.10 by `make pythons` and `make lowest`."""
+"""What stands in for newer Pythons says the same as they do.
+
+Run under 3.10 by `make pythons` and `make lowest`.
+"""
 
 from datetime import datetime, timedelta, timezone
 

@@ -1,6 +1,7 @@
 """`make gpu`: confirm on a real GPU what only a GPU can confirm.
 
-Exit status: 0 all that could run is as it should be, 1 something is not, 2 usage, 3 no GPU here, or no way to look.
+Exit status: 0 all that could run is as it should be, 1 something is not, 2 usage, 3 no GPU here, or no way to
+look.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python -m tools.confirm_on_gpu.anonymous FOLDER    # of a report that is there already
 
-It is made by what may leave (`public_text.py`), not by what must stay: numbers, truth values, enumerations, and texts that
-have a known form. Everything else of the report and of the machine's record is left out, whatever it is.
+It is made by what may leave (`public_text.py`), not by what must stay: numbers, truth values, enumerations,
+and texts that have a known form. Everything else of the report and of the machine's record is left out,
+whatever it is.
 """
 
 from __future__ import annotations

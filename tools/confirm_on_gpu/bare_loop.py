@@ -1,7 +1,8 @@
 """What people write instead of `gpudiag bandwidth`: copies and products in a plain torch loop.
 
-Its argument names sizes as JSON: {"memory_copy": bytes, "host_to_device": bytes, "matmul.bfloat16": n, ...}. Prints
-one JSON line: for each name the speeds of its rounds, in bytes or floating-point operations per second.
+Its argument names sizes as JSON: {"memory_copy": bytes, "host_to_device": bytes, "matmul.bfloat16": n, ...}.
+Prints one JSON line: for each name the speeds of its rounds, in bytes or floating-point operations per
+second.
 """
 
 import json
@@ -15,8 +16,8 @@ _ROUNDS = 3
 _WARMUP = 3
 _TIMED_ONCE = 5  # calls whose mean shows how many fill the time: by the host's clock, which never gives 0
 _COPY_SECONDS = 0.5
-# As long under load as gpudiag's products are: a GPU at its power limit is faster in its first tenths of a second than
-# it stays, and two loops of other lengths are not the same measurement.
+# As long under load as gpudiag's products are: a GPU at its power limit is faster in its first tenths of a
+# second than it stays, and two loops of other lengths are not the same measurement.
 _SETTLE_SECONDS, _PRODUCT_SECONDS = 0.75, 1.5
 
 

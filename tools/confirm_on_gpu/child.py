@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tools.confirm_on_gpu.step import Output
 
-# gpudiag ends its ranks when it is asked to end; what is in the driver's hands may take a while, or never end.
+# gpudiag ends its ranks when it is asked to end; what is in the driver's hands may take a while, or never
+# end.
 _GRACE_SECONDS = 5.0
 
 
@@ -29,7 +30,8 @@ def run_child(
 ) -> Output:
     """How the command ended, within the deadline or, killed with all that it started, soon after it.
 
-    `started_as` gets its pid, which leads its process group. Its streams go to files: a grandchild that outlives it would hold a pipe open, and the reader with it.
+    `started_as` gets its pid, which leads its process group. Its streams go to files: a grandchild that
+    outlives it would hold a pipe open, and the reader with it.
 
     Raises:
         OSError: the command cannot be started.

@@ -2,7 +2,8 @@
 
     python -m tools.confirm_on_gpu.hang_jobs [KIND,...]
 
-All run at once under torchrun. Prints a JSON line for each: the answer, the rank that it blames, and whether that is right.
+All run at once under torchrun. Prints a JSON line for each: the answer, the rank that it blames, and whether
+that is right.
 """
 
 from __future__ import annotations

@@ -48,8 +48,14 @@ def _head(report: Confirmation) -> Iterable[str]:
     if not report.finished:
         yield "**Not finished: this report was written on the way, after the last step below.**"
         yield ""
-    yield f"{gpu_words(report.gpu_names)}; driver {report.driver_version or 'unknown'}; torch {report.torch_version or 'not asked'}, CUDA"
-    yield f"{report.cuda_runtime_version or 'none'}, NCCL {report.nccl_version or 'none'}; Python {report.python_version};"
+    yield (
+        f"{gpu_words(report.gpu_names)}; driver {report.driver_version or 'unknown'}; torch"
+        f" {report.torch_version or 'not asked'}, CUDA"
+    )
+    yield (
+        f"{report.cuda_runtime_version or 'none'}, NCCL"
+        f" {report.nccl_version or 'none'}; Python {report.python_version};"
+    )
     yield f"gpudiag {report.gpudiag_version}; {report.started_at:%Y-%m-%d %H:%M} UTC, {report.seconds:.0f} s."
     yield ""
 
@@ -76,9 +82,18 @@ def _speeds(speeds: Sequence[Speed]) -> Iterable[str]:
         return
     yield "## Speeds beside a bare torch loop"
     yield ""
-    yield "One GPU, the same sizes, one run after the other. Ratio: gpudiag's median over the loop's median. The loop's"
-    yield "spread is its highest round less its lowest, over its median: a ratio within it shows nothing. Both put the GPU"
-    yield "under the same load for as long; 0.98 and more is as it should be. Best: the best burst, before power limits."
+    yield (
+        "One GPU, the same sizes, one run after the other. Ratio: gpudiag's median"
+        " over the loop's median. The loop's"
+    )
+    yield (
+        "spread is its highest round less its lowest, over its median: a ratio"
+        " within it shows nothing. Both put the GPU"
+    )
+    yield (
+        "under the same load for as long; 0.98 and more is as it should be. Best:"
+        " the best burst, before power limits."
+    )
     yield ""
     yield from _table("| | gpudiag | best | bare loop | ratio | the loop's spread | the GPU during it |")
     for speed in speeds:
@@ -168,7 +183,10 @@ def _costs(costs: Sequence[CallCost]) -> Iterable[str]:
         return
     yield "## What calls into NVML cost"
     yield ""
-    yield "How often each kind of look makes the call, the first GPU alone; sorted by what it adds to a listing."
+    yield (
+        "How often each kind of look makes the call, the first GPU alone;"
+        " sorted by what it adds to a listing."
+    )
     yield ""
     yield from _table(
         "| call | in a listing | in a fast tick | in a slow tick | median | longest | of a processor |"
@@ -222,7 +240,10 @@ def _row_for_the_page(report: Confirmation) -> Iterable[str]:
     yield from _table(ROW_HEAD)
     yield confirmed_row(report)
     yield ""
-    yield f"{SHARED_FILE}, beside this file, names neither the machine nor its users: attach it to an issue (docs/gpu.md)."
+    yield (
+        f"{SHARED_FILE}, beside this file, names neither the machine nor its users:"
+        " attach it to an issue (docs/gpu.md)."
+    )
     yield ""
 
 

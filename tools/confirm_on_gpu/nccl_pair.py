@@ -1,7 +1,7 @@
 """Two bare NCCL ranks on one GPU: does this NCCL allow it? Prints one JSON line.
 
-{"works": true, "sum": 3.0} or {"works": false, "words": NCCL's error}, and the `version` of the library that torch loads. NCCL 2.30 has NCCL_MULTI_RANK_GPU_ENABLE;
-versions before it refuse a GPU that is there twice.
+{"works": true, "sum": 3.0} or {"works": false, "words": NCCL's error}, and the `version` of the library that
+torch loads. NCCL 2.30 has NCCL_MULTI_RANK_GPU_ENABLE; versions before it refuse a GPU that is there twice.
 """
 
 import json

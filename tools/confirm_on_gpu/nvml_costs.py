@@ -3,8 +3,9 @@
     python -m tools.confirm_on_gpu.nvml_costs
     gpudiag simulate h100x8+driver-costs -- python -m tools.confirm_on_gpu.nvml_costs
 
-The first GPU is looked at as `gpudiag list` does, then as the service's sampler does: its fast ticks, its slow ones. Then each field is
-asked for alone. Times are of the wall clock and, in `processor_seconds`, of a processor: a driver may poll.
+The first GPU is looked at as `gpudiag list` does, then as the service's sampler does: its fast ticks, its
+slow ones. Then each field is asked for alone. Times are of the wall clock and, in `processor_seconds`, of a
+processor: a driver may poll.
 """
 
 from __future__ import annotations

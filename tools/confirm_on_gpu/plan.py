@@ -1,7 +1,8 @@
 """The steps, in the order in which they run: what later ones build on first, then the most informative.
 
-`seconds` are those of one H100 80GB HBM3 (2026-11), or what the parts of a step come to: their sum is under the limit of the whole
-run. A deadline is twice to four times that; the run as a whole has a limit too, and a step gets what is left of it.
+`seconds` are those of one H100 80GB HBM3 (2026-11), or what the parts of a step come to: their sum is under
+the limit of the whole run. A deadline is twice to four times that; the run as a whole has a limit too, and a
+step gets what is left of it.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ STEPS: tuple[Step, ...] = (
     _step(
         "nccl_two_ranks",
         "two NCCL ranks on one GPU: every operation and dtype is exact",
-        "nccl-test --nproc 2 --op all --dtype all --min-bytes 1003 --max-bytes 1003 --iterations 3 --warmup 1",
+        "nccl-test --nproc 2 --op all --dtype all --min-bytes 1003"
+        " --max-bytes 1003 --iterations 3 --warmup 1",
         20,
         reading.read_shared,
         _SHARING,
@@ -252,7 +254,8 @@ STEPS: tuple[Step, ...] = (
     _step(
         "nccl_two_gpus",
         "every operation and dtype is exact between two GPUs",
-        "nccl-test --nproc 2 --op all --dtype all --min-bytes 1003 --max-bytes 1003 --iterations 3 --warmup 1",
+        "nccl-test --nproc 2 --op all --dtype all --min-bytes 1003"
+        " --max-bytes 1003 --iterations 3 --warmup 1",
         20,
         reading.read_collective,
         (Need.CLICK, Need.CUDA, Need.TWO_GPUS),

@@ -1,7 +1,8 @@
 """Which texts of a report may leave the machine: each has a form, or is one of known words. All others stay.
 
-A form is so narrow that neither a name of a host or user, nor an address, a serial number, a UUID or a path has it. What a maker or
-distributor writes into a free text (names of GPUs, processors, systems) passes word by word, and each word must be known.
+A form is so narrow that neither a name of a host or user, nor an address, a serial number, a UUID or a path
+has it. What a maker or distributor writes into a free text (names of GPUs, processors, systems) passes word
+by word, and each word must be known.
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ _PROCESSOR_WORDS = (
     r"\d\.\d\dGHz",
 )
 _SYSTEMS = (
-    "Ubuntu|Debian GNU/Linux|Red Hat Enterprise Linux|Rocky Linux|AlmaLinux|CentOS Linux|CentOS Stream|Oracle Linux Server|"
-    "Fedora Linux|SUSE Linux Enterprise Server|openSUSE Leap|Amazon Linux|NVIDIA DGX OS|Arch Linux|Container-Optimized OS"
+    "Ubuntu|Debian GNU/Linux|Red Hat Enterprise Linux|Rocky Linux|AlmaLinux|CentOS Linux|CentOS"
+    " Stream|Oracle Linux Server|Fedora Linux|SUSE Linux Enterprise Server|openSUSE Leap|Amazon Linux|NVIDIA"
+    " DGX OS|Arch Linux|Container-Optimized OS"
 )
 _LOCAL_OF_TORCH = r"cu\d\d\d|cpu|(?:[0-9a-f]{7,10})?(?:\.?nv\d\d\.\d\d)?|cu\d\d\d\.stand\.in"
 _BUS_ID = form(r"[0-9a-f]{8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

@@ -134,7 +134,10 @@ def read_collective(output: Output, snapshot: Document) -> StepResult:
     document = document_of(output)
     exact = [result for result in document["results"] if result["verified"] is True]
     operations = ", ".join(dict.fromkeys(result["op"] for result in exact))
-    words = f"{document['world_size']} {document['backend']} rank(s), {len(exact)} of {len(document['results'])} results exact ({operations})"
+    words = (
+        f"{document['world_size']} {document['backend']} rank(s), {len(exact)} of"
+        f" {len(document['results'])} results exact ({operations})"
+    )
     if document["backend"] != "nccl":
         return StepResult(Outcome.FAIL, f"{words}: not NCCL")
     return StepResult(Outcome(document["outcome"]), _with_findings(words, document["findings"]))
@@ -271,7 +274,8 @@ def read_costs(output: Output, snapshot: Document) -> StepResult:
         if "call" in row
     )
     words = "; ".join(
-        f"{look}: {1000 * row['median_seconds']:.1f} ms, {1000 * row['processor_seconds']:.1f} ms of a processor"
+        f"{look}: {1000 * row['median_seconds']:.1f} ms,"
+        f" {1000 * row['processor_seconds']:.1f} ms of a processor"
         for look, row in looks.items()
     )
     dear = max(costs, key=lambda cost: cost.of_list * cost.median_seconds, default=None)
@@ -390,8 +394,8 @@ def read_training(output: Output, snapshot: Document) -> StepResult:
     for row in document["strategies"]:
         passed = sum(one["passed"] is True for one in row.get("verifications", ()))
         words.append(
-            f"{row['strategy']} {row['dtype']}, {row['world_size']} {row['backend'] or 'one-process'} rank(s): "
-            f"{passed} of {len(row.get('verifications', ()))} verifications{_skipped(row)}"
+            f"{row['strategy']} {row['dtype']}, {row['world_size']} {row['backend'] or 'one-process'}"
+            f" rank(s): {passed} of {len(row.get('verifications', ()))} verifications{_skipped(row)}"
         )
         # One GPU is one worker; that is no fault here.
         findings += [one for one in row["findings"] if one["code"] != "train.single_worker"]

@@ -31,9 +31,10 @@ class StepSeen:
 class Speed:
     """One speed, as gpudiag measured it and as a bare torch loop did in the same run.
 
-    Bytes or floating-point operations per second, each run's median; `best` are each run's best, and `meanwhile` is what
-    the GPU did in the last one, by NVML: clock, power and reasons. `ratio` is gpudiag's median over the loop's, None until both are
-    there. `loop_spread` is how far the loop's own rounds lie apart, as a share of their median.
+    Bytes or floating-point operations per second, each run's median; `best` are each run's best, and
+    `meanwhile` is what the GPU did in the last one, by NVML: clock, power and reasons. `ratio` is gpudiag's
+    median over the loop's, None until both are there. `loop_spread` is how far the loop's own rounds lie
+    apart, as a share of their median.
     """
 
     name: str
@@ -72,7 +73,10 @@ class StartTime:
 
 @dataclass(frozen=True, slots=True)
 class HangSeen:
-    """What `gpudiag hang` reported of one job of two NCCL ranks on one GPU; `right` is None where the job did not come so far."""
+    """What `gpudiag hang` reported of one job of two NCCL ranks on one GPU.
+
+    `right` is None where the job did not come so far.
+    """
 
     kind: str
     right: bool | None
@@ -85,7 +89,8 @@ class HangSeen:
 class CheckSeen:
     """One check on real readings: its outcome, and which of the readings that it judges were really there.
 
-    `missing` are those that no GPU gave, each with the reason; `confirmed_before` is what had shown them until now.
+    `missing` are those that no GPU gave, each with the reason; `confirmed_before` is what had shown them
+    until now.
     """
 
     check: str
@@ -102,7 +107,8 @@ class CheckSeen:
 class ReadingSeen:
     """One reading of a GPU held against what nvidia-smi showed in the same run.
 
-    `outcome` is same, differs, only_here, only_in_capture or not_in_capture; live readings move between two looks.
+    `outcome` is same, differs, only_here, only_in_capture or not_in_capture; live readings move between two
+    looks.
     """
 
     nvml_index: int

@@ -2,7 +2,8 @@
 
     python -m tools.confirm_on_gpu.service_cost [SECONDS]
 
-Processor time and memory (PSS) are those of the service and of its sampler; `states` are what the sampler reported of itself.
+Processor time and memory (PSS) are those of the service and of its sampler; `states` are what the sampler
+reported of itself.
 """
 
 from __future__ import annotations

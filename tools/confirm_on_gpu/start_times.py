@@ -2,7 +2,8 @@
 
     python -m tools.confirm_on_gpu.start_times
 
-They run in turn, so that a busy moment hits all alike. A command that this Python or this machine lacks is reported, with the reason.
+They run in turn, so that a busy moment hits all alike. A command that this Python or this machine lacks is
+reported, with the reason.
 """
 
 from __future__ import annotations

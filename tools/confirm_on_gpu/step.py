@@ -34,7 +34,8 @@ class Need(StrEnum):
 class Output:
     """What a step's command left behind: how it ended, and its streams.
 
-    `status` is None where it did not end within the deadline; `killed` is False where even SIGKILL did not end it.
+    `status` is None where it did not end within the deadline; `killed` is False where even SIGKILL did not
+    end it.
     """
 
     status: int | None
@@ -74,10 +75,11 @@ class StepResult:
 class Step:
     """One thing to confirm: its command, how long it may take, what it needs, and who reads its output.
 
-    In `command` and `environment` {python}, {folder}, {first_gpu}, {sizes} and {nccl} stand for what is known by then; a
-    variable that would be empty is not set. `seconds` is what it took, or is expected to take, on one H100. Of a step that is
-    cut: `events` is the file in the folder where gpudiag writes how much it had done, `lines` whether what it printed until
-    then can be read. `beside` names the step before it, at whose side it runs.
+    In `command` and `environment` {python}, {folder}, {first_gpu}, {sizes} and {nccl} stand for what is known
+    by then; a variable that would be empty is not set. `seconds` is what it took, or is expected to take, on
+    one H100. Of a step that is cut: `events` is the file in the folder where gpudiag writes how much it had
+    done, `lines` whether what it printed until then can be read. `beside` names the step before it, at whose
+    side it runs.
     """
 
     name: str

@@ -24,8 +24,8 @@ class WheelsError(Exception):
 def installed_wheels(folder: Path) -> Iterator[Path | None]:
     """The NCCL library of the folder, if any; its wheels are on the paths meanwhile.
 
-    They are installed into a temporary folder, without any network and without what they depend on: the folder has all
-    that is needed. This Python itself stays as it is.
+    They are installed into a temporary folder, without any network and without what they depend on: the
+    folder has all that is needed. This Python itself stays as it is.
 
     Raises:
         WheelsError: there are none, or pip cannot install them.

@@ -1,6 +1,7 @@
 """Run tests/gpu where there is no pytest: FOLDER_OF_TESTS RESULT.xml, the result as pytest's own --junitxml.
 
-It has the few things of pytest that those tests use, and nothing else: a test that uses more is an error here.
+It has the few things of pytest that those tests use, and nothing else: a test that uses more is an error
+here.
 """
 
 import importlib.util

@@ -3,9 +3,9 @@
     python -m tools.golden record DIR [--only SECTION]    before the first change
     python -m tools.golden compare DIR [--only SECTION]   after each: prints a diff of what differs, exit status 1
 
-Sections: machines, cases, metrics, logs, scripts, jobs, commands. Times, process ids and what the machine itself measures are
-blanked; what the probes saw of the simulated machines is kept in DIR/looks, so that the cases judge the same snapshots
-both times.
+Sections: machines, cases, metrics, logs, scripts, jobs, commands. Times, process ids and what the machine
+itself measures are blanked; what the probes saw of the simulated machines is kept in DIR/looks, so that the
+cases judge the same snapshots both times.
 """
 
 import argparse

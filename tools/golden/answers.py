@@ -53,7 +53,8 @@ FAULTS = (
     "lost:3+ecc:5", "gone:3+no-driver",
 )  # fmt: skip
 SPECS = (*sorted(base_machines()), *(f"h100x8+{fault}" for fault in FAULTS), "v100x8+retired-pages:3")
-# Time enough on a busy machine, where an answer that comes too late would differ; a GPU that hangs takes all of it.
+# Time enough on a busy machine, where an answer that comes too late would differ; a GPU that hangs takes all
+# of it.
 _DEADLINE_SECONDS = 15
 _COMMAND_SECONDS = (
     600.0  # for a command that would never end: that one is slow on a busy machine is no answer

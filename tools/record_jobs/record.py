@@ -2,8 +2,9 @@
 
     python -m tools.record_jobs.record FOLDER [CASE...]
 
-Each case becomes a folder with the output of each node (node0.log, node1.log) and torchrun's own log folder where the
-case asks for it. Names of this machine, its paths and its addresses are replaced by names of a made-up cluster.
+Each case becomes a folder with the output of each node (node0.log, node1.log) and torchrun's own log folder
+where the case asks for it. Names of this machine, its paths and its addresses are replaced by names of a
+made-up cluster.
 """
 
 import os

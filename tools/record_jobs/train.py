@@ -64,7 +64,8 @@ def go_wrong(step: int) -> None:
         raise ValueError(f"bad sample in shard {step}: token 51200 is not below 50304")
     if MODE == "out_of_memory":
         raise torch.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total capacity of 79.11 GiB of which 1.02 GiB is free."
+            "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total capacity of"
+            " 79.11 GiB of which 1.02 GiB is free."
         )
     if MODE == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

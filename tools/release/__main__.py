@@ -2,9 +2,9 @@
 
     python -m tools.release [--folder FOLDER] [--without PART,...] [--key FILE] [--image-repository NAME] [--tag TAG]
 
-Wheel, sdist, single file, deb, rpm, chart, image, SBOM, checksums and their signature. A part that cannot be built here is
-named with the reason, and the exit status is 1, unless --without names it. RELEASE.md in the folder lists what is there and
-what is not.
+Wheel, sdist, single file, deb, rpm, chart, image, SBOM, checksums and their signature. A part that cannot be
+built here is named with the reason, and the exit status is 1, unless --without names it. RELEASE.md in the
+folder lists what is there and what is not.
 """
 
 import argparse

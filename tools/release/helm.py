@@ -3,9 +3,10 @@
     python tools/release/helm.py render CHART < CASES
     python tools/release/helm.py package CHART FOLDER
 
-CASES is a JSON list of {"values": ..., "name": ..., "namespace": ...}; the answer is a JSON list with, for each, the
-manifests by the path of their template, as `helm template` makes them, or {"error": why Helm refuses the values}.
-A Python of its own runs this file (tools/release/environment.py): the library is 85 MB, and no test needs it loaded.
+CASES is a JSON list of {"values": ..., "name": ..., "namespace": ...}; the answer is a JSON list with, for
+each, the manifests by the path of their template, as `helm template` makes them, or {"error": why Helm
+refuses the values}. A Python of its own runs this file (tools/release/environment.py): the library is 85 MB,
+and no test needs it loaded.
 """
 
 import json

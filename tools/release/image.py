@@ -102,7 +102,8 @@ def build_image(release: Release) -> list[Path]:
     ):
         shutil.copyfileobj(plain, writer, 1 << 20)
     print(
-        f"  {image_name(release)}, built by {builder.program}: {whole.stat().st_size / 1e6:.0f} MB uncompressed"
+        f"  {image_name(release)}, built by {builder.program}:"
+        f" {whole.stat().st_size / 1e6:.0f} MB uncompressed"
     )
     whole.unlink()
     return [target]

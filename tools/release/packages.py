@@ -15,8 +15,8 @@ from tools.release.part import NotBuiltError, Release, call
 
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
 EXTRAS = "serve,hang,watch,kubernetes,postgres"
-# The system's own interpreters alone: that of a job's environment may be too old, and is not ours to choose. The file is
-# found from the program, so that a package also works where it was only unpacked.
+# The system's own interpreters alone: that of a job's environment may be too old, and is not ours to choose.
+# The file is found from the program, so that a package also works where it was only unpacked.
 LAUNCHER = f"""\
 #!/bin/sh
 # Starts gpudiag's single file with the first of the system's Pythons that is 3.10 or later.

@@ -1,7 +1,7 @@
 """`python -m tools.static_demo FOLDER`: `gpudiag demo` as files for a web site, which need no server of ours.
 
-It records the story as it happens, which takes as long as the story, and needs what `gpudiag demo` and a build of the
-dashboard need (docs/dashboard.md).
+It records the story as it happens, which takes as long as the story, and needs what `gpudiag demo` and a
+build of the dashboard need (docs/dashboard.md).
 """
 
 import argparse

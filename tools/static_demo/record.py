@@ -1,7 +1,7 @@
 """Record a service while a story happens on its machine: what it sends, and what it answers to the page.
 
-A recording has a line for each event of the stream and for each answer that has changed: the document, or what is
-another in it since the line before of that name. `api/dashboard/src/recorded/recording.ts` reads it.
+A recording has a line for each event of the stream and for each answer that has changed: the document, or
+what is another in it since the line before of that name. `api/dashboard/src/recorded/recording.ts` reads it.
 """
 
 import json

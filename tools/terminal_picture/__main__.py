@@ -2,9 +2,10 @@
 
     python -m tools.terminal_picture [FILE]
 
-Four gloo ranks run `train.py` of this folder under torchrun, which knows nothing of gpudiag. Once they stand still for as
-long as gpudiag wants to see, the command looks at them, and rich draws its output with its colours: the last line of the
-job, the verdict and what to do, without the ranks and the evidence, which would fill a screen. Needs `gpudiag[hang]`, and the permission to trace the job's processes (docs/hang.md).
+Four gloo ranks run `train.py` of this folder under torchrun, which knows nothing of gpudiag. Once they stand
+still for as long as gpudiag wants to see, the command looks at them, and rich draws its output with its
+colours: the last line of the job, the verdict and what to do, without the ranks and the evidence, which would
+fill a screen. Needs `gpudiag[hang]`, and the permission to trace the job's processes (docs/hang.md).
 """
 
 import io

@@ -2,9 +2,9 @@
 
     python -m tools.upstream [--only NAME ...] [--saved FOLDER]
 
-Exit status: 0 nothing moved; 1 something moved; 3 nothing is known to have moved, and a source could not be read. What
-was looked at, and differs on purpose, stands in settled.toml beside this file. Each run downloads some 310 MB, of which
-NCCL's wheel is nearly all.
+Exit status: 0 nothing moved; 1 something moved; 3 nothing is known to have moved, and a source could not be
+read. What was looked at, and differs on purpose, stands in settled.toml beside this file. Each run downloads
+some 310 MB, of which NCCL's wheel is nearly all.
 """
 
 import argparse

@@ -45,7 +45,8 @@ def compare(held: Facts, upstream: Facts, settled: Settled) -> Moved:
     found = expected & set(upstream)
     if not upstream or len(found) < LEAST_SHARE * len(expected):
         raise NotRead(
-            f"its text has {len(found)} of the {len(expected)} names that the repository holds, so its form may have changed"
+            f"its text has {len(found)} of the {len(expected)} names that the repository"
+            " holds, so its form may have changed"
         )
     ours = {**held, **(settled.values or {})}
     return Moved(

@@ -1,7 +1,7 @@
 """Upstream's texts as they are now: files of GitHub, pages, members of the newest release.
 
-`Saved` reads the same from a folder, for a machine that reaches none of it: `github/OWNER/NAME/PATH`, `pages/NAME`,
-`packages/NAME/MEMBER` and `packages/NAME/VERSION`, a file with the version alone.
+`Saved` reads the same from a folder, for a machine that reaches none of it: `github/OWNER/NAME/PATH`,
+`pages/NAME`, `packages/NAME/MEMBER` and `packages/NAME/VERSION`, a file with the version alone.
 """
 
 import json

@@ -22,7 +22,8 @@ from tools.upstream.reach import Reach
 _SETTLED: dict[str, Any] = tomllib.loads(Path(__file__).with_name("settled.toml").read_text())
 _NVML_SYMBOLS = Path(str(resources.files("gpudiag.reference"))) / "nvml_symbols.json"
 _NCCL = "nccl_variables.toml"
-# The bucket of NVIDIA's catalogue for each of our actions; where the two differ on purpose, settled.toml has it.
+# The bucket of NVIDIA's catalogue for each of our actions; where the two differ on purpose, settled.toml has
+# it.
 _BUCKETS = {
     "none": "IGNORE",
     "watch": "IGNORE",
@@ -112,7 +113,8 @@ SOURCES = (
     ),
     Source(
         "nvml",
-        "python -m tools.generate_nvml_reference, under the new nvidia-ml-py; gpudiag/reference/vocabulary.py",
+        "python -m tools.generate_nvml_reference, under the new"
+        " nvidia-ml-py; gpudiag/reference/vocabulary.py",
         _held_nvml,
         lambda reach: parsers.parse_pynvml(reach.read_members("nvidia-ml-py", ("pynvml.py",))[0].decode()),
     ),

@@ -2,9 +2,9 @@
 
     python -m tools.walk_gpu_paths --logs FOLDER [--only WORDS] [--gpus 1,2] [--resume]
 
-It prints a line per command: whether it ended as it should, its exit status, and what it ended with. It proves
-calls, flow and words, never speed (tests/cuda_stand_in/README.md). The exit status is 0 where all ended as they
-should. `--resume` leaves out the steps that did so before, by the file `passed` of the folder.
+It prints a line per command: whether it ended as it should, its exit status, and what it ended with. It
+proves calls, flow and words, never speed (tests/cuda_stand_in/README.md). The exit status is 0 where all
+ended as they should. `--resume` leaves out the steps that did so before, by the file `passed` of the folder.
 """
 
 import argparse

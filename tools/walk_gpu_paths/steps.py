@@ -63,7 +63,8 @@ def healthy_steps(counts: Sequence[int]) -> Iterator[Step]:
             "standard": ("preflight", "--level", "standard"),
             "long": ("preflight", "--level", "long", "--duration", str(_DURATION_SECONDS)),
         }
-        # The memory patterns go through most of what is free, and a rank needs 1 GiB: a processor does that for two GPUs.
+        # The memory patterns go through most of what is free, and a rank needs 1 GiB: a processor does that
+        # for two GPUs.
         little = {"CUDA_STAND_IN_FREE_BYTES": str(5 << 28)}
         if count > _LONG_ON_AT_MOST:
             del commands["long"]
@@ -117,7 +118,8 @@ def faulty_steps() -> Iterator[Step]:
     for kind, wanted in words.items():
         for name, (command, operation) in commands.items():
             fault = _fault(f"{kind}:1@{operation}") | _first(2)
-            # Memory that is gone is no fault of a GPU: ranks reach no verdict, and copies and products are left out.
+            # Memory that is gone is no fault of a GPU: ranks reach no verdict, and copies and products are
+            # left out.
             status = {"nccl-test": 3, "quick": 3, "bandwidth": 0}.get(name, 1) if kind == "oom" else 1
             yield Step(f"{kind} in {name}", status, "h100x8", command, wanted, fault)
     exclusive = f"{_MACHINES / 'exclusive.toml'}"

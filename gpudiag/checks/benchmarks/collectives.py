@@ -75,7 +75,10 @@ class _Run:
     def what(self) -> str:
         """The measurement in words, for a message."""
         nodes = f" of {self.nodes} nodes" if self.nodes > 1 else ""
-        return f"{self.table.operation} of {format_size(self.size)} on {self.gpus} x {short_gpu(self.model)}{nodes}: {format_rate(self.busbw)} busbw"
+        return (
+            f"{self.table.operation} of {format_size(self.size)} on {self.gpus} x"
+            f" {short_gpu(self.model)}{nodes}: {format_rate(self.busbw)} busbw"
+        )
 
 
 def short_gpu(name: str) -> str:
@@ -95,8 +98,8 @@ def judge_collective(table: MeasuredTable) -> list[Finding]:
     setup = table.setup
     if largest.size_bytes < SMALLEST_BYTES:
         message = (
-            f"{table.operation}: the largest message is {format_size(largest.size_bytes)}; up to 64 MiB a run measures"
-            " the start of operations, and sound machines differ by up to 2 times"
+            f"{table.operation}: the largest message is {format_size(largest.size_bytes)}; up to 64 MiB a"
+            " run measures the start of operations, and sound machines differ by up to 2 times"
         )
         return [TOO_SMALL.finding(subject, message, remedy=_larger(table))]
     if isinstance(setup.gpu, Missing) or isinstance(setup.gpus, Missing) or isinstance(setup.nodes, Missing):
@@ -116,9 +119,12 @@ def _not_a_measurement(table: MeasuredTable) -> tuple[str, str] | None:
     remarks = table.remarks
     if MIXED in remarks:
         return (
-            f"{table.operation}: several runs are printed among each other, each of its own rank or ranks; they are not"
-            " one run over all ranks",
-            "Build nccl-tests with `make clean && make MPI=1`, so that the processes of mpirun or srun make one run.",
+            f"{table.operation}: several runs are printed among each other, each of its own rank or ranks;"
+            " they are not one run over all ranks",
+            (
+                "Build nccl-tests with `make clean && make MPI=1`, so that the processes"
+                " of mpirun or srun make one run."
+            ),
         )
     if ONE_RANK in remarks:
         return (
@@ -128,13 +134,16 @@ def _not_a_measurement(table: MeasuredTable) -> tuple[str, str] | None:
     if NO_GPU in remarks or SHARED_GPU in remarks:
         where = "on processors" if NO_GPU in remarks else "of ranks that share a GPU"
         return (
-            f"{table.operation} {where}: the run shows whether results are right, and no speed of a GPU or link",
+            (
+                f"{table.operation} {where}: the run shows whether results are"
+                " right, and no speed of a GPU or link"
+            ),
             "Run it with one rank on each GPU: `gpudiag nccl-test`.",
         )
     if ONLY_AVERAGE in remarks:
         return (
-            f"{table.operation}: only the average over all sizes is there, which small messages pull down by an amount"
-            " that depends on the sizes; the row of the largest size is what counts",
+            f"{table.operation}: only the average over all sizes is there, which small messages pull down by"
+            " an amount that depends on the sizes; the row of the largest size is what counts",
             "Give the whole output of the run.",
         )
     if any(one.value < 0 for one in table.values):
@@ -151,7 +160,10 @@ def _not_a_measurement(table: MeasuredTable) -> tuple[str, str] | None:
         )
     if NO_WARM_UP in remarks:
         return (
-            f"{table.operation} was measured without warm-up: the first operations open connections, which is no speed",
+            (
+                f"{table.operation} was measured without warm-up: the first operations open"
+                " connections, which is no speed"
+            ),
             "Run it again with `-w 5 -n 20`.",
         )
     return None
@@ -209,7 +221,10 @@ def _judge_allowed(run: _Run, nics: Nics) -> Finding:
         "busbw", run.busbw, "B/s", limit.warn * bound.bytes_per_second, f"{bound.words}: {limit.source}"
     )
     cards = "1 card" if nics.count == 1 else f"{nics.count} cards"
-    words = f"{run.what}. NCCL_IB_HCA allows {cards} of a node: {share:.0%} of {bound.words} ({format_rate(bound.bytes_per_second)})"
+    words = (
+        f"{run.what}. NCCL_IB_HCA allows {cards} of a node: {share:.0%} of {bound.words}"
+        f" ({format_rate(bound.bytes_per_second)})"
+    )
     if share >= limit.warn:
         message = f"{words}, which is right for that. Without the setting NCCL uses all cards"
         return KNOWN_SETTING.finding(run.subject, message, evidence)
@@ -254,9 +269,9 @@ def _ring(run: _Run, ring: float, nvls: float) -> Finding:
         f" With NVLS it would be {format_rate(nvls)}; no link is slow"
     )
     remedy = (
-        "Look for NVLS in the log of `NCCL_DEBUG=INFO`, and unset NCCL_ALGO and NCCL_NVLS_ENABLE. Where NVLS is not"
-        " available: the fabric manager runs (`systemctl status nvidia-fabricmanager`), NCCL is 2.18 or later, and"
-        " the virtual machine has whole NVSwitches."
+        "Look for NVLS in the log of `NCCL_DEBUG=INFO`, and unset NCCL_ALGO and NCCL_NVLS_ENABLE."
+        " Where NVLS is not available: the fabric manager runs (`systemctl status nvidia-fabricmanager`),"
+        " NCCL is 2.18 or later, and the virtual machine has whole NVSwitches."
     )
     return KNOWN_SETTING.finding(run.subject, message, _measured(run, ring, "a ring"), remedy=remedy)
 
@@ -341,7 +356,10 @@ def _judge_like_scale(run: _Run) -> Finding:
     ]
     asked = "Give the network cards of a node: `--nics 8x400` for eight of 400 Gb/s."
     if not alike:
-        message = f"{run.what}. What it should be depends on the network cards of a node, which the output does not show"
+        message = (
+            f"{run.what}. What it should be depends on the network cards of a"
+            " node, which the output does not show"
+        )
         return PLATFORM_UNKNOWN.finding(run.subject, message, remedy=asked)
     nearest = min(alike, key=lambda curve: abs(curve.nodes - run.nodes))
     expected = nearest.at(run.size) or 0.0
@@ -396,21 +414,21 @@ def _causes(run: _Run) -> str:
     again = f"Then run it again at {format_size(8 * GIB)}."
     if run.nodes > 1:
         return (
-            "Look in this order. 1. NCCL_DEBUG=INFO: `Using network IB`, all cards, GDRDMA (`gpudiag explain LOG`). 2. Each card"
-            " alone: `ib_write_bw --report_gbits`. 3. ACS and IOMMU are off; GPU and card are behind one PCIe switch"
-            " (`nvidia-smi topo -m`), NUMA nodes per socket in the BIOS. 4. One slow node: `gpudiag nccl-test --localise`."
-            f" {again}"
+            "Look in this order. 1. NCCL_DEBUG=INFO: `Using network IB`, all cards, GDRDMA"
+            " (`gpudiag explain LOG`). 2. Each card alone: `ib_write_bw --report_gbits`. 3. ACS and IOMMU"
+            " are off; GPU and card are behind one PCIe switch (`nvidia-smi topo -m`), NUMA nodes per socket"
+            f" in the BIOS. 4. One slow node: `gpudiag nccl-test --localise`. {again}"
         )
     if run.board is not None and link_bound(run.model, run.board).limit == "collective.links":
         return (
-            "Look in this order. 1. No NCCL_ variable is set: `env | grep NCCL_`. 2. All NVLinks up: `nvidia-smi nvlink -s`. 3. The fabric manager runs:"
-            " `systemctl status nvidia-fabricmanager`. 4. No other program on the GPUs, clocks not held down:"
-            " `nvidia-smi -q -d PERFORMANCE`. 5. NCCL_DEBUG=INFO shows P2P and NVLS, not SHM (`gpudiag explain LOG`)."
-            " On Blackwell, compare with NCCL_MAX_CTAS=32: NCCL 2.28 halved the thread blocks."
-            f" {again}"
+            "Look in this order. 1. No NCCL_ variable is set: `env | grep NCCL_`. 2. All NVLinks up:"
+            " `nvidia-smi nvlink -s`. 3. The fabric manager runs: `systemctl status nvidia-fabricmanager`."
+            " 4. No other program on the GPUs, clocks not held down: `nvidia-smi -q -d PERFORMANCE`. 5."
+            " NCCL_DEBUG=INFO shows P2P and NVLS, not SHM (`gpudiag explain LOG`). On Blackwell, compare"
+            f" with NCCL_MAX_CTAS=32: NCCL 2.28 halved the thread blocks. {again}"
         )
     return (
-        "Look in this order. 1. PCIe links at full speed and width: `gpudiag preflight`. 2. Peer access: `nvidia-smi topo -p2p r`."
-        " 3. ACS and IOMMU off; NUMA nodes per socket (NPS4) in an EPYC's BIOS. 4. With and without NCCL_P2P_DISABLE=1."
-        f" {again}"
+        "Look in this order. 1. PCIe links at full speed and width: `gpudiag preflight`. 2. Peer access:"
+        " `nvidia-smi topo -p2p r`. 3. ACS and IOMMU off; NUMA nodes per socket (NPS4) in an EPYC's BIOS. 4."
+        f" With and without NCCL_P2P_DISABLE=1. {again}"
     )

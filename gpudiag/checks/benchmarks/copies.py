@@ -104,7 +104,10 @@ def _judge_host(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fin
     harder = bool({BY_KERNEL, BOTH_WAYS, WITH_OTHERS} & set(table.remarks))
     share = limit.warn * (_HARDER_SHARE if harder else 1.0)
     slow = [one for one in table.values if one.value < share * rate]
-    summary = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)} over {words} ({format_rate(rate)} one way)"
+    summary = (
+        f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)} over"
+        f" {words} ({format_rate(rate)} one way)"
+    )
     evidence = _evidence(table.values, limit, rate, words)
     if not slow:
         why = (
@@ -116,10 +119,12 @@ def _judge_host(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fin
             why = ": more than that, so another link joins this GPU to the processor"
         return [RIGHT.finding(subject, f"{summary}{why}", evidence)]
     remedy = (
-        "Look in this order. 1. The link's width and generation while it is in use: `nvidia-smi -q -d PERFORMANCE`, then"
-        " `nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv`. 2. The NUMA node: bind the program to that of"
-        " the GPU, `numactl -N NODE -m NODE` (`nvidia-smi topo -m`). 3. Confidential computing encrypts each copy:"
-        " `nvidia-smi conf-compute -f`. 4. A virtual machine may have a slower link by design."
+        "Look in this order. 1. The link's width and generation while it is in use:"
+        " `nvidia-smi -q -d PERFORMANCE`, then `nvidia-smi"
+        " --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv`. 2. The NUMA node:"
+        " bind the program to that of the GPU, `numactl -N NODE -m NODE` (`nvidia-smi topo -m`). 3."
+        " Confidential computing encrypts each copy: `nvidia-smi conf-compute -f`. 4. A virtual machine"
+        " may have a slower link by design."
     )
     return [SLOW.finding(subject, f"{summary}; {share:.0%} and more is usual", evidence, remedy=remedy)]
 
@@ -128,10 +133,13 @@ def _judge_detour(table: MeasuredTable) -> Finding:
     """Copies with peer access that are slower than the same program's copies through host memory."""
     gpu = table.setup.gpu
     where = "" if isinstance(gpu, Missing) else f" on {short_gpu(gpu)}"
-    message = f"{table.operation}{where}: {_range(table.values)}; copies through host memory are faster than with peer access"
+    message = (
+        f"{table.operation}{where}: {_range(table.values)}; copies through host"
+        " memory are faster than with peer access"
+    )
     remedy = (
-        "Peer traffic takes a detour: turn ACS off on the PCIe bridges and the IOMMU off or to pass-through (`lspci -vvv |"
-        " grep ACSCtl`: SrcValid- is right), and run it again."
+        "Peer traffic takes a detour: turn ACS off on the PCIe bridges and the IOMMU off or to pass-through"
+        " (`lspci -vvv | grep ACSCtl`: SrcValid- is right), and run it again."
     )
     return SLOW.finding(FileSubject(table.file, table.line), message, _fact(table), remedy=remedy)
 
@@ -143,7 +151,10 @@ def _judge_peers(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fi
         return [_no_reference(table, gpu)]
     bound, links = link_bound(gpu, board), find_links(gpu)
     if WITHOUT_PEER_ACCESS in table.remarks:
-        message = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)}, through host memory: these GPUs have no peer access"
+        message = (
+            f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)}, through host"
+            " memory: these GPUs have no peer access"
+        )
         if bound.limit == "collective.links":
             remedy = "Check `nvidia-smi topo -p2p r`, the fabric manager, and that one process sees all GPUs."
             return [
@@ -156,7 +167,10 @@ def _judge_peers(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fi
     both = 2.0 if BOTH_WAYS in table.remarks and _sums_both_ways(table) else 1.0
     rate *= both
     middle = median(one.value for one in table.values)
-    summary = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)} by {bound.words.replace(', one way', '')} ({format_rate(rate)})"
+    summary = (
+        f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)} by"
+        f" {bound.words.replace(', one way', '')} ({format_rate(rate)})"
+    )
     evidence = _evidence(table.values, limit, rate, bound.words)
     slow = [one for one in table.values if one.value < limit.warn * rate]
     if not slow:
@@ -164,9 +178,15 @@ def _judge_peers(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fi
     certain = limit.fail is not None and middle >= limit.warn * rate
     broken = [one for one in slow if certain and one.value < (limit.fail or 0.0) * rate]
     if broken:
-        message = f"{summary}; {_pairs(broken)} below {limit.fail:.0%}, while the others show that the links are there"
+        message = (
+            f"{summary}; {_pairs(broken)} below {limit.fail:.0%}, while the"
+            " others show that the links are there"
+        )
         return [FAR_TOO_SLOW.finding(subject, message, evidence)]
-    remedy = "Count the links that are up: `nvidia-smi nvlink -s`. A pair joined by part of the links gives that part."
+    remedy = (
+        "Count the links that are up: `nvidia-smi nvlink -s`. A pair joined by"
+        " part of the links gives that part."
+    )
     return [SLOW.finding(subject, f"{summary}; {limit.warn:.0%} and more is usual", evidence, remedy=remedy)]
 
 
@@ -200,8 +220,9 @@ def _judge_cards(table: MeasuredTable, gpu: str, board: Board, bridged: bool) ->
     if middle >= limit.warn * rate:
         return RIGHT.finding(subject, f"{summary}, over {words} ({format_rate(rate)})", evidence)
     remedy = (
-        "Look in this order. 1. Each card's link: `nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv`."
-        " 2. ACS and IOMMU off. 3. Cards on two sockets share the link between them."
+        "Look in this order. 1. Each card's link: `nvidia-smi"
+        " --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv`. 2. ACS and IOMMU off. 3."
+        " Cards on two sockets share the link between them."
     )
     return SLOW.finding(
         subject,
@@ -220,7 +241,10 @@ def _judge_local(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fi
     slowest = min(one.value for one in table.values) * factor
     sizes = [one.size_bytes for one in table.values if not isinstance(one.size_bytes, Missing)]
     if sizes and 2 * min(sizes) / slowest < least_size().call_seconds:
-        message = f"{table.operation} on {short_gpu(gpu)}: copies of {format_size(min(sizes))} are so short that their start counts"
+        message = (
+            f"{table.operation} on {short_gpu(gpu)}: copies of {format_size(min(sizes))} are"
+            " so short that their start counts"
+        )
         return [
             NO_REFERENCE.finding(
                 subject, message, remedy="Use `nvbandwidth -t device_local_copy` or `gpudiag bandwidth`."
@@ -229,11 +253,17 @@ def _judge_local(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fi
     limit, rate = speed_limits()["memory.table"], model.memory_bytes_per_second
     share = board.copy_share if board is not None and board.copy_share else limit.warn
     counted = ", counting bytes read and written" if factor > 1 else ""
-    summary = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values, factor)}{counted}, {slowest / rate:.0%} of the data sheet"
+    summary = (
+        f"{table.operation} on {short_gpu(gpu)}: {_range(table.values, factor)}{counted},"
+        f" {slowest / rate:.0%} of the data sheet"
+    )
     evidence = _evidence(table.values, limit, rate / factor, model.source)
     if slowest >= share * rate:
         return [RIGHT.finding(subject, summary, evidence)]
-    remedy = "Check the memory clock and what holds clocks down: `nvidia-smi -q -d CLOCK,PERFORMANCE`; then `gpudiag bandwidth`, which reads both."
+    remedy = (
+        "Check the memory clock and what holds clocks down: `nvidia-smi -q -d CLOCK,PERFORMANCE`;"
+        " then `gpudiag bandwidth`, which reads both."
+    )
     return [SLOW.finding(subject, f"{summary}; {share:.0%} and more is usual", evidence, remedy=remedy)]
 
 
@@ -283,5 +313,8 @@ def _evidence(values: Sequence[MeasuredValue], limit: SpeedLimit, rate: float, w
 
 
 def _no_reference(table: MeasuredTable, gpu: str) -> Finding:
-    message = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)}; gpudiag knows no data sheet of this GPU"
+    message = (
+        f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)};"
+        " gpudiag knows no data sheet of this GPU"
+    )
     return NO_REFERENCE.finding(FileSubject(table.file, table.line), message)

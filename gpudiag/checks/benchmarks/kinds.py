@@ -9,8 +9,10 @@ _kind = partial(FindingKind, severity=Severity.TRIAGE, category=Category.PERF_TH
 _ALSO = ("docs/judge.md", "gpudiag preflight --level standard", "gpudiag explain LOG")
 _BASIS = Basis(
     reads="The value of the largest message, or of each pair and GPU of a matrix, in the given files.",
-    limit="Published figures for just such machines (gpudiag/reference/expected_speeds.toml), else shares of what the"
-    " links carry by the data sheet (speeds.toml), each with its source.",
+    limit=(
+        "Published figures for just such machines (gpudiag/reference/expected_speeds.toml), else shares of"
+        " what the links carry by the data sheet (speeds.toml), each with its source."
+    ),
     look_also=_ALSO,
 )
 _FACTS = Basis(
@@ -25,9 +27,14 @@ WRONG_DATA = FindingKind(
     severity=Severity.ISOLATE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
-    meaning="A benchmark compared its results, and some were wrong: training on this machine learns from noise.",
-    remedy="Keep these machines out of jobs. Run `gpudiag nccl-test --op all --max-bytes 1G` on each alone, then again with"
-    " NCCL_P2P_DISABLE=1: if only the first is wrong, the path between GPUs (ACS, IOMMU, a bridge) is at fault.",
+    meaning=(
+        "A benchmark compared its results, and some were wrong: training on this machine learns from noise."
+    ),
+    remedy=(
+        "Keep these machines out of jobs. Run `gpudiag nccl-test --op all --max-bytes 1G` on each"
+        " alone, then again with NCCL_P2P_DISABLE=1: if only the first is wrong, the path between"
+        " GPUs (ACS, IOMMU, a bridge) is at fault."
+    ),
     basis=Basis(
         reads="The `#wrong` column, `Out of bounds values`, the pattern check of nvbandwidth.",
         limit="0. The old `error` column is the rounding of sums: only `Out of bounds values` counts there.",
@@ -37,8 +44,14 @@ WRONG_DATA = FindingKind(
 FAR_TOO_SLOW = _kind(
     code="measured.far_too_slow",
     outcome=Outcome.FAIL,
-    meaning="A speed is below what any sound machine of this kind is known to reach, whatever algorithm NCCL chose.",
-    remedy="Run it again with no NCCL_ variable set (`env | grep NCCL_`). If it is slow again, keep the machine out of jobs, and run `nvidia-smi nvlink -s` and `gpudiag preflight --level standard` on it.",
+    meaning=(
+        "A speed is below what any sound machine of this kind is known to"
+        " reach, whatever algorithm NCCL chose."
+    ),
+    remedy=(
+        "Run it again with no NCCL_ variable set (`env | grep NCCL_`). If it is slow again, keep the machine"
+        " out of jobs, and run `nvidia-smi nvlink -s` and `gpudiag preflight --level standard` on it."
+    ),
     basis=_BASIS,
 )
 TOOL_FAILED = _kind(
@@ -46,7 +59,9 @@ TOOL_FAILED = _kind(
     outcome=Outcome.FAIL,
     category=Category.HW_OTHER,
     meaning="A diagnostic of another maker reports a failure of its own test.",
-    remedy="Follow the program's own advice, and run `gpudiag preflight --level standard` for a second opinion.",
+    remedy=(
+        "Follow the program's own advice, and run `gpudiag preflight --level standard` for a second opinion."
+    ),
     basis=_FACTS,
 )
 SLOW = _kind(
@@ -60,7 +75,10 @@ SLOW_PART = _kind(
     code="measured.slow_part",
     outcome=Outcome.WARN,
     meaning="One GPU, or one pair of GPUs, is slower than the others of the same table.",
-    remedy="Compare the links of these GPUs: `nvidia-smi nvlink -s`, `nvidia-smi -q`; then run `gpudiag bandwidth`.",
+    remedy=(
+        "Compare the links of these GPUs: `nvidia-smi nvlink -s`,"
+        " `nvidia-smi -q`; then run `gpudiag bandwidth`."
+    ),
     basis=_BASIS,
 )
 KNOWN_SETTING = _kind(
@@ -102,7 +120,10 @@ _not_judged = partial(
 NOT_A_MEASUREMENT = _not_judged(
     code="measured.not_comparable",
     outcome=Outcome.ERROR,
-    meaning="The table does not measure what it seems to: one rank, several runs mixed, a run that stopped, negative numbers.",
+    meaning=(
+        "The table does not measure what it seems to: one rank, several runs mixed,"
+        " a run that stopped, negative numbers."
+    ),
     remedy="Run the benchmark again as docs/judge.md shows.",
 )
 TOO_SMALL = _not_judged(
@@ -115,12 +136,18 @@ PLATFORM_UNKNOWN = _not_judged(
     code="measured.platform_unknown",
     outcome=Outcome.ERROR,
     meaning="Neither the output nor the other files show which hardware was measured.",
-    remedy="Name it: `--gpu`, `--gpus`, `--nodes`, `--nics`; or give NCCL's log or the text of nvidia-smi beside it.",
+    remedy=(
+        "Name it: `--gpu`, `--gpus`, `--nodes`, `--nics`; or give NCCL's log or"
+        " the text of nvidia-smi beside it."
+    ),
 )
 NO_REFERENCE = _not_judged(
     code="measured.no_reference",
     outcome=Outcome.SKIP,
-    meaning="Nobody has published a figure for this measurement on such a machine, so gpudiag has none to compare with.",
+    meaning=(
+        "Nobody has published a figure for this measurement on such a machine, so"
+        " gpudiag has none to compare with."
+    ),
     remedy="Compare machines of one kind with each other; the slow one stands out.",
 )
 

@@ -49,7 +49,10 @@ def judge_messages(table: MeasuredTable) -> list[Finding]:
         ]
     best = max(table.values, key=lambda one: one.value)
     if largest.size_bytes < _LEAST_BYTES:
-        message = f"{table.operation}: the largest message is {format_size(largest.size_bytes)}, where the rate of messages counts and not the port"
+        message = (
+            f"{table.operation}: the largest message is {format_size(largest.size_bytes)}, where the rate of"
+            " messages counts and not the port"
+        )
         return [
             TOO_SMALL.finding(
                 subject,
@@ -83,7 +86,10 @@ def _judge_port(table: MeasuredTable, best: MeasuredValue) -> Finding:
             limit.warn * ways * port * 1e9 / BITS_PER_BYTE,
             f"port: {limit.source}",
         )
-        message = f"{summary}, {gbits / port / ways:.0%} of a port of {port} Gb/s. Where the port is faster, give `--nics 1x400`"
+        message = (
+            f"{summary}, {gbits / port / ways:.0%} of a port of {port} Gb/s."
+            " Where the port is faster, give `--nics 1x400`"
+        )
         return RIGHT.finding(subject, message, evidence)
     rate = nics.gbits_per_second * ways
     evidence = Evidence(
@@ -105,8 +111,8 @@ def _port_causes(table: MeasuredTable) -> str:
         )
     if GPU_MEMORY in table.remarks:
         causes.append(
-            "the data lies in GPU memory: GPU and card must be behind one PCIe switch (`nvidia-smi topo -m`: PIX or PXB), ACS off;"
-            " compare with host memory"
+            "the data lies in GPU memory: GPU and card must be behind one PCIe switch (`nvidia-smi topo -m`:"
+            " PIX or PXB), ACS off; compare with host memory"
         )
     causes += [
         "one queue pair is too few for a bond or two halves of a card: `-q 4`",
@@ -138,8 +144,9 @@ def judge_latency(table: MeasuredTable) -> list[Finding]:
         return [RIGHT.finding(subject, f"{summary}, at most {seconds * 1e6:g} us is usual", evidence)]
     causes = "RoCE in software (rxe) has no hardware to help it. " if SOFTWARE_DEVICE in table.remarks else ""
     remedy = (
-        f"{causes}Look in this order. 1. Power saving of the CPU: `cpupower frequency-set -g performance`. 2. The NUMA node of the card: `numactl -N NODE`."
-        " 3. Hops: compare two nodes of one switch. 4. GPU memory costs 1 to 2 us more."
+        f"{causes}Look in this order. 1. Power saving of the CPU: `cpupower frequency-set -g"
+        " performance`. 2. The NUMA node of the card: `numactl -N NODE`. 3. Hops: compare two nodes of"
+        " one switch. 4. GPU memory costs 1 to 2 us more."
     )
     return [
         SLOW.finding(subject, f"{summary}, at most {seconds * 1e6:g} us is usual", evidence, remedy=remedy)
@@ -156,7 +163,10 @@ def judge_point_to_point(table: MeasuredTable) -> list[Finding]:
             )
         ]
     if largest.size_bytes < _LEAST_OSU_BYTES:
-        message = f"{table.operation}: the largest message is {format_size(largest.size_bytes)}, which is too small to show the rate of a link"
+        message = (
+            f"{table.operation}: the largest message is {format_size(largest.size_bytes)}, which is too"
+            " small to show the rate of a link"
+        )
         return [
             TOO_SMALL.finding(
                 subject, message, remedy=f"Run it again with `{table.tool} -m 4194304:67108864`."
@@ -172,7 +182,10 @@ def judge_point_to_point(table: MeasuredTable) -> list[Finding]:
     if not isinstance(setup.nics, Missing) and setup.nodes != 1:
         return [_judge_port(table, best)]
     if setup.nodes != 1 or isinstance(setup.gpu, Missing):
-        remedy = "Give the path: `--nodes 1 --gpu NAME` for two GPUs of one machine, `--nodes 2 --nics 1x200` for two machines."
+        remedy = (
+            "Give the path: `--nodes 1 --gpu NAME` for two GPUs of one machine,"
+            " `--nodes 2 --nics 1x200` for two machines."
+        )
         return [
             PLATFORM_UNKNOWN.finding(
                 subject, f"{summary}, but the output does not show which path was measured", remedy=remedy
@@ -194,21 +207,25 @@ def judge_point_to_point(table: MeasuredTable) -> list[Finding]:
         return [
             RIGHT.finding(
                 subject,
-                f"{summary} on {short_gpu(setup.gpu)}, more than {host_words(board)} carries: NVLink is in use",
+                f"{summary} on {short_gpu(setup.gpu)}, more than"
+                f" {host_words(board)} carries: NVLink is in use",
                 evidence,
             )
         ]
     words = f"{summary} on {short_gpu(setup.gpu)}, {best.value / rate / ways:.0%} of {host_words(board)}"
     if HOST_MEMORY in table.remarks and best.value < limit.warn * rate * ways:
         remedy = (
-            "Compare with a plain copy: `nvbandwidth -t host_to_device_memcpy_ce`. Where that is faster it is MPI's way of"
-            " copying: try `UCX_RNDV_SCHEME=get_zcopy` with UCX."
+            "Compare with a plain copy: `nvbandwidth -t host_to_device_memcpy_ce`. Where that is faster it"
+            " is MPI's way of copying: try `UCX_RNDV_SCHEME=get_zcopy` with UCX."
         )
         return [
             SLOW.finding(subject, f"{words}; {limit.warn:.0%} and more is usual", evidence, remedy=remedy)
         ]
     if HOST_MEMORY not in table.remarks and link_bound(setup.gpu, board).limit == "collective.links":
-        remedy = "Let MPI use the links: `UCX_TLS=rc,sm,cuda_copy,cuda_ipc` with UCX, and a large `UCX_RNDV_THRESH`."
+        remedy = (
+            "Let MPI use the links: `UCX_TLS=rc,sm,cuda_copy,cuda_ipc` with"
+            " UCX, and a large `UCX_RNDV_THRESH`."
+        )
         return [
             SLOW.finding(
                 subject, f"{words}: NVLink joins these GPUs, and MPI does not use it", evidence, remedy=remedy

@@ -108,7 +108,10 @@ def _obstacle(rights: TraceRights) -> tuple[str, str]:
         if rights.has_capability is False:
             return (
                 "root lacks the capability SYS_PTRACE here, as in most containers",
-                "docker run --cap-add SYS_PTRACE; in Kubernetes securityContext.capabilities.add: [SYS_PTRACE]",
+                (
+                    "docker run --cap-add SYS_PTRACE; in Kubernetes"
+                    " securityContext.capabilities.add: [SYS_PTRACE]"
+                ),
             )
         return "", ""
     if scope == 2:

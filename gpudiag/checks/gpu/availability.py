@@ -1,6 +1,7 @@
 """Which GPUs this process was given, which are free to start work on, and why the others are not.
 
-Free is what GPUtil's limits of load and memory, processes, health, compute mode, MIG and the job's share allow.
+Free is what GPUtil's limits of load and memory, processes, health, compute mode, MIG and the job's share
+allow.
 """
 
 from dataclasses import dataclass, replace

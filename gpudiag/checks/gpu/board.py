@@ -48,14 +48,22 @@ BOARD_INCOMPLETE = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
-    meaning="A board of this kind is made with more GPUs than this machine shows, on the PCI bus or in the driver's list.",
-    remedy="Look for the one that is missing: `lspci -d 10de:` and the BMC's event log (`ipmitool sel list`). Power-cycle "
-    "the machine; if it does not come back, reseat or replace it. If fewer are right here: `--expect-gpus`.",
+    meaning=(
+        "A board of this kind is made with more GPUs than this machine shows,"
+        " on the PCI bus or in the driver's list."
+    ),
+    remedy=(
+        "Look for the one that is missing: `lspci -d 10de:` and the BMC's event log"
+        " (`ipmitool sel list`). Power-cycle the machine; if it does not come back, reseat or replace"
+        " it. If fewer are right here: `--expect-gpus`."
+    ),
     basis=Basis(
         reads="The names of the GPUs, how many NVML lists, and how many of them are on the PCI bus.",
-        limit="HGX A100, H100 and H200: 4 or 8 (A100: 16 too); HGX B200 and B300: 8; a tray of GB200 or GB300: 4 (NVL2:"
-        " 2); DGX Spark: 1. Not judged for half of a board or less, in virtual machines and containers, nor where a job was"
-        " given its GPUs.",
+        limit=(
+            "HGX A100, H100 and H200: 4 or 8 (A100: 16 too); HGX B200 and B300: 8; a tray of GB200 or GB300:"
+            " 4 (NVL2: 2); DGX Spark: 1. Not judged for half of a board or less, in virtual machines and"
+            " containers, nor where a job was given its GPUs."
+        ),
         look_also=("lspci -d 10de:", "gpu.gone", "gpu.missing", "gpu.count"),
     ),
 )
@@ -66,14 +74,21 @@ MODEL_DIFFERS = FindingKind(
     severity=Severity.MONITOR,
     category=Category.HW_OTHER,
     owner=Owner.HOST,
-    meaning="A data-center GPU is of another model than most of the machine's: a job over all of them goes at the pace and"
-    " with the memory of the smallest.",
-    remedy="If that is meant, give jobs the GPUs of one model (CUDA_VISIBLE_DEVICES); if not, have the board exchanged.",
+    meaning=(
+        "A data-center GPU is of another model than most of the machine's: a job over all of them goes at"
+        " the pace and with the memory of the smallest."
+    ),
+    remedy=(
+        "If that is meant, give jobs the GPUs of one model (CUDA_VISIBLE_DEVICES);"
+        " if not, have the board exchanged."
+    ),
     basis=Basis(
         reads="The names of the GPUs, as NVML gives them.",
-        limit=f"the name of most data-center GPUs here, where there are {_MANY_OF_ONE} of it for each other one (our"
-        " choice: a machine that is mixed by intent has several of each). Consumer and workstation cards, and those for a"
-        " screen, are not compared.",
+        limit=(
+            f"the name of most data-center GPUs here, where there are {_MANY_OF_ONE} of it for each other"
+            " one (our choice: a machine that is mixed by intent has several of each). Consumer and"
+            " workstation cards, and those for a screen, are not compared."
+        ),
         look_also=("nvidia-smi -L", "gpu.board_incomplete", "driver.vbios_differs"),
     ),
 )

@@ -50,17 +50,27 @@ NOT_STARTED = _kind(
     code="gpu.not_started",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="The kernel log shows that the driver could not start a GPU (RmInitAdapter failed, probe failed, a PCI region "
-    "that is invalid), and the driver does not list it.",
-    remedy="Power-cycle the machine; if it fails again, reseat or replace the GPU. Where the line names a PCI region "
-    "(BAR), look at the firmware's settings (Above 4G Decoding, MMIO size) and `pci=realloc`.",
+    meaning=(
+        "The kernel log shows that the driver could not start a GPU (RmInitAdapter failed, probe failed,"
+        " a PCI region that is invalid), and the driver does not list it."
+    ),
+    remedy=(
+        "Power-cycle the machine; if it fails again, reseat or replace the GPU. Where the line names a PCI"
+        " region (BAR), look at the firmware's settings (Above 4G Decoding, MMIO size) and `pci=realloc`."
+    ),
 )
 START_FAILED = _kind(
     code="gpu.start_failed",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
-    meaning="According to the kernel log, the driver could not start a GPU within the last day; it may list fewer GPUs than the machine has.",
-    remedy="Read `dmesg -T | grep -e NVRM -e nvidia` around that line; if it comes back, power-cycle the machine.",
+    meaning=(
+        "According to the kernel log, the driver could not start a GPU within the last day;"
+        " it may list fewer GPUs than the machine has."
+    ),
+    remedy=(
+        "Read `dmesg -T | grep -e NVRM -e nvidia` around that line;"
+        " if it comes back, power-cycle the machine."
+    ),
 )
 # These report that the driver does not list the GPU; the log shows why.
 _STATED_BY = ("gpu.missing", "gpu.gone", "gpu.lost")
@@ -191,8 +201,11 @@ GPU_RECOVERY_NEEDED = FindingKind(
     severity=Severity.RESET,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
-    meaning="The driver reports that the GPU must be reset, or the machine rebooted, before it is used again "
-    "(its recovery action, or NVML return code 16). A recovery action that gpudiag does not know counts as one.",
+    meaning=(
+        "The driver reports that the GPU must be reset, or the machine rebooted, before it is"
+        " used again (its recovery action, or NVML return code 16). A recovery action that"
+        " gpudiag does not know counts as one."
+    ),
     remedy="Drain the GPU and do what the driver asks for.",
     basis=_GPU_RECOVERY_NEEDED_BASIS,
 )
@@ -213,7 +226,10 @@ GPU_HUNG = FindingKind(
     category=Category.SW_OTHER,
     owner=Owner.HOST,
     meaning="The GPU was not read within the deadline: a call into the driver hangs, or each call is slow.",
-    remedy="Try `gpudiag list --deadline 30`; if it hangs there too, look at `dmesg`, drain the machine and reboot it.",
+    remedy=(
+        "Try `gpudiag list --deadline 30`; if it hangs there too, look at"
+        " `dmesg`, drain the machine and reboot it."
+    ),
     basis=Basis(
         reads="Whether each NVML call on the GPU returns, in a child process with a thread per GPU.",
         limit="`--deadline`: 1.5 s for the bare command, 5 s elsewhere. Busy drivers have been"
@@ -227,7 +243,9 @@ GPU_NOT_READ = FindingKind(
     severity=Severity.UNKNOWN,
     category=Category.SW_OTHER,
     owner=Owner.HOST,
-    meaning="The driver lists the GPU and gives no readings for it, for a reason other than a loss or a hang.",
+    meaning=(
+        "The driver lists the GPU and gives no readings for it, for a reason other than a loss or a hang."
+    ),
     remedy="Run `nvidia-smi -q -i INDEX` as root to see the driver's own words.",
     basis=Basis(
         reads="The return code of the first NVML calls on the GPU.",
@@ -241,9 +259,15 @@ GPU_ATTACHING = FindingKind(
     severity=Severity.UNKNOWN,
     category=Category.SW_OTHER,
     owner=Owner.HOST,
-    meaning="The driver was still attaching the GPU when time ran out: nothing is known about it yet. Without "
-    "persistence mode it does so for the first program that asks, one GPU after the other, 1 to 5 seconds each.",
-    remedy="Ask again, and give it time: `gpudiag list --deadline 60`. Run nvidia-persistenced, and it happens only once per boot.",
+    meaning=(
+        "The driver was still attaching the GPU when time ran out: nothing is known about it"
+        " yet. Without persistence mode it does so for the first program that asks, one GPU"
+        " after the other, 1 to 5 seconds each."
+    ),
+    remedy=(
+        "Ask again, and give it time: `gpudiag list --deadline 60`. Run nvidia-persistenced,"
+        " and it happens only once per boot."
+    ),
     basis=Basis(
         reads="Whether the GPU's first handle (nvmlDeviceGetHandleByIndex) has come:"
         " without persistence mode the driver starts the GPU for it.",
@@ -264,12 +288,17 @@ GPU_MISSING = FindingKind(
     meaning="The PCI bus shows a GPU that the driver does not list.",
     remedy="Look for its bus id in `dmesg` (Xid 79, RmInitAdapter failed); power-cycle the machine.",
     basis=Basis(
-        reads="NVIDIA devices of class 0300 and 0302 in /sys/bus/pci, their drivers and physical functions, against the"
-        " GPUs that NVML lists; the kernel log; the GPUs of the last good run.",
-        limit="Each that NVIDIA's driver has must be in both; so must one that no driver has and that failed to start,"
-        " or that was here before. No fault: virtual functions, GPUs of virtual machines (vfio-pci), cards that the"
-        " driver ignores, GPUs outside a job's control group or without a node in /dev, guests with confidential computing. Inside a container"
-        " the device nodes count instead of the bus.",
+        reads=(
+            "NVIDIA devices of class 0300 and 0302 in /sys/bus/pci, their drivers and physical functions,"
+            " against the GPUs that NVML lists; the kernel log; the GPUs of the last good run."
+        ),
+        limit=(
+            "Each that NVIDIA's driver has must be in both; so must one that no driver has and that"
+            " failed to start, or that was here before. No fault: virtual functions, GPUs of virtual"
+            " machines (vfio-pci), cards that the driver ignores, GPUs outside a job's control group or"
+            " without a node in /dev, guests with confidential computing. Inside a container the device"
+            " nodes count instead of the bus."
+        ),
         look_also=("lspci -nnk -d 10de:", "xid 79", "xid 143", "gpu.lost"),
     ),
 )
@@ -290,8 +319,14 @@ GPU_COUNT = FindingKind(
     ),
 )
 
-_RESET_FIRST = "Drain the GPU, end what holds it, and reset it: `nvidia-smi -i INDEX -r`; reboot the machine where that is refused."
-_UNKNOWN_ACTION = "Drain the GPU; `nvidia-smi -i INDEX -q` has NVIDIA's word for it (GPU Recovery Action). A newer gpudiag may know it."
+_RESET_FIRST = (
+    "Drain the GPU, end what holds it, and reset it: `nvidia-smi -i INDEX -r`;"
+    " reboot the machine where that is refused."
+)
+_UNKNOWN_ACTION = (
+    "Drain the GPU; `nvidia-smi -i INDEX -q` has NVIDIA's word for it (GPU Recovery"
+    " Action). A newer gpudiag may know it."
+)
 # The faults for which the driver asks for a recovery, worst first: where one is found, it is the fault, and
 # what the driver asks for is its remedy.
 ASKED_FOR_BY = (
@@ -389,7 +424,10 @@ def _lost(snapshot: Snapshot, device: Device) -> Finding | None:
     evidence = Evidence("recovery_action", action, source="NVML field 230")
     if is_without_word(action):
         number = action.rpartition("_")[2]
-        message = f"{name_device(device)}: the driver asks for recovery action {number}, which gpudiag does not know"
+        message = (
+            f"{name_device(device)}: the driver asks for recovery action"
+            f" {number}, which gpudiag does not know"
+        )
         return GPU_RECOVERY_NEEDED.finding(subject, message, evidence, remedy=_UNKNOWN_ACTION)
     kind = GPU_RECOVERY_NEEDED if action in UNFIT_ACTIONS else GPU_RECOVERY_ADVISED
     message = f"{name_device(device)}: the driver asks for {action.replace('_', ' ')}"

@@ -21,8 +21,10 @@ GPU_GONE = FindingKind(
     meaning="A GPU that this machine had is no longer here, neither in the driver's list nor on the bus. "
     "If it was taken out on purpose, accept that once: "
     "`gpudiag list --json --output now.json; gpudiag preflight --expect now.json`.",
-    remedy="Look for its bus id in `dmesg` and power-cycle the machine; if it does not come back, reseat or replace it. "
-    "Taken out on purpose: `gpudiag explain gpu.gone`.",
+    remedy=(
+        "Look for its bus id in `dmesg` and power-cycle the machine; if it does not come back, reseat or"
+        " replace it. Taken out on purpose: `gpudiag explain gpu.gone`."
+    ),
     basis=Basis(
         reads="UUIDs and bus ids of the GPUs, RDMA ports, driver, VBIOS, kernel, processor and"
         " memory, now and in the last good run.",
@@ -130,8 +132,10 @@ def _all_gone(snapshot: Snapshot, gone: list[KnownGpu]) -> Finding:
         HostSubject(snapshot.host),
         f"all {len(gone)} GPUs that were here are gone",
         *uuids,
-        remedy="Look at what they share: power and cables of the GPU board, the PCIe switch, the virtual machine's "
-        "devices. Taken out on purpose: `gpudiag explain gpu.gone`.",
+        remedy=(
+            "Look at what they share: power and cables of the GPU board, the PCIe switch, the virtual"
+            " machine's devices. Taken out on purpose: `gpudiag explain gpu.gone`."
+        ),
     )
 
 

@@ -115,9 +115,14 @@ def _is_mps_server(process: GpuProcess) -> bool:
 # --- how much of it is free
 
 _BASIS = Basis(
-    reads="Used and free memory of each GPU, or MIG instance, that the job is to use; the processes that NVML lists.",
-    limit=f"{limits.LEAST_FREE_MEMORY_SHARE:.0%} free (our choice: idle GPUs in the captures have all of it free, and a"
-    " CUDA context takes 0.3 to 0.6 GiB), or what --min-free-memory asks for.",
+    reads=(
+        "Used and free memory of each GPU, or MIG instance, that the job is to"
+        " use; the processes that NVML lists."
+    ),
+    limit=(
+        f"{limits.LEAST_FREE_MEMORY_SHARE:.0%} free (our choice: idle GPUs in the captures have all of it"
+        " free, and a CUDA context takes 0.3 to 0.6 GiB), or what --min-free-memory asks for."
+    ),
     look_also=("gpudiag list", "process.foreign", "memory.leftover", "nvidia-smi"),
 )
 _kind = partial(
@@ -258,7 +263,10 @@ def _finding(
     who = describe_holders(device, snapshot.taken_at, own)
     unseen = "processes of other containers are not visible here" if snapshot.machine.container else ""
     why = who or unseen or "no process is listed"
-    message = f"{memory.name}: {format_size(memory.free_bytes)} of {format_size(memory.total_bytes)} are free: {why}"
+    message = (
+        f"{memory.name}: {format_size(memory.free_bytes)} of"
+        f" {format_size(memory.total_bytes)} are free: {why}"
+    )
     evidence = [
         Evidence("memory_free_bytes", memory.free_bytes, "bytes", least, f"NVML; limit: {share} free")
     ]

@@ -31,12 +31,17 @@ MEMORY_LEFTOVER = _kind(
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     meaning="Memory of the GPU is in use, and no process on this machine accounts for it.",
-    remedy="Find the process that holds the device (`fuser -v /dev/nvidia*` as root) and end it; if there is none, reset the GPU.",
+    remedy=(
+        "Find the process that holds the device (`fuser -v /dev/nvidia*` as root) and end"
+        " it; if there is none, reset the GPU."
+    ),
     basis=Basis(
         reads="Used memory of each GPU (without the driver's reserve), and the processes that NVML lists.",
-        limit=f"{format_size(limits.LEFTOVER_BYTES)} (our choice; idle GPUs in captures show 0), and on GH200, GB200 and"
-        " GB300 what the system uses on NUMA nodes without processors;"
-        f" {format_size(limits.LEFTOVER_OLD_DRIVER_BYTES)} where an older driver counts its own use in",
+        limit=(
+            f"{format_size(limits.LEFTOVER_BYTES)} (our choice; idle GPUs in captures show 0), and on GH200,"
+            " GB200 and GB300 what the system uses on NUMA nodes without processors;"
+            f" {format_size(limits.LEFTOVER_OLD_DRIVER_BYTES)} where an older driver counts its own use in"
+        ),
         look_also=("fuser -v /dev/nvidia*", "process.dead"),
     ),
 )
@@ -53,7 +58,10 @@ PROCESS_GONE = _kind(
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     meaning="The driver lists a process on this GPU that does not exist on this machine.",
-    remedy="Check again in a minute; if it is still there, reset the GPU while no process uses it (`nvidia-smi -i INDEX -r`).",
+    remedy=(
+        "Check again in a minute; if it is still there, reset the GPU while no process"
+        " uses it (`nvidia-smi -i INDEX -r`)."
+    ),
     basis=_PROCESS_DEAD_BASIS,
 )
 PROCESS_FOREIGN = _kind(

@@ -17,12 +17,20 @@ UNLICENSED = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
-    meaning="The virtual GPU has no license: its driver works at full speed for a while after boot, then slows it down and refuses CUDA.",
-    remedy="Run `nvidia-smi -q -i INDEX | grep License` and `journalctl -u nvidia-gridd -n 50` in this guest; give it the client token in /etc/nvidia/ClientConfigToken and restart nvidia-gridd.",
+    meaning=(
+        "The virtual GPU has no license: its driver works at full speed for a while after boot,"
+        " then slows it down and refuses CUDA."
+    ),
+    remedy=(
+        "Run `nvidia-smi -q -i INDEX | grep License` and `journalctl -u nvidia-gridd -n 50` in this guest;"
+        " give it the client token in /etc/nvidia/ClientConfigToken and restart nvidia-gridd."
+    ),
     basis=Basis(
         reads=f"{_SOURCE}: whether the GPU needs a license, and whether any licensable feature is on.",
-        limit="None: a GPU that needs a license has one. NVIDIA's vGPU client licensing guide: an unlicensed vGPU is slowed"
-        " down 20 minutes after boot.",
+        limit=(
+            "None: a GPU that needs a license has one. NVIDIA's vGPU client licensing guide: an unlicensed"
+            " vGPU is slowed down 20 minutes after boot."
+        ),
         look_also=("nvidia-smi -q | grep License", "journalctl -u nvidia-gridd"),
     ),
 )

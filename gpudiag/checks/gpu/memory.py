@@ -44,13 +44,17 @@ MEMORY_TOO_SMALL = FindingKind(
     category=Category.HW_MEMORY,
     owner=Owner.HARDWARE,
     meaning="The GPU has less memory than GPUs of the same board in this machine, or than its model has.",
-    remedy="Drain the GPU and power-cycle the machine; if the memory does not come back, have the GPU replaced.",
+    remedy=(
+        "Drain the GPU and power-cycle the machine; if the memory does not come back, have the GPU replaced."
+    ),
     basis=Basis(
         reads="NVML's total memory of the GPU, against GPUs of the same product, board"
         " and ECC mode here, and against the product's data sheet.",
-        limit="98 % of the most that equal boards have; 90 % of the data sheet, since"
-        " ECC of GDDR takes a sixteenth and the driver a little. Not judged where a library or a variable limits what a"
-        " program is shown (HAMi, cGPU, MPS ...).",
+        limit=(
+            "98 % of the most that equal boards have; 90 % of the data sheet, since ECC of GDDR takes a"
+            " sixteenth and the driver a little. Not judged where a library or a variable limits what a"
+            " program is shown (HAMi, cGPU, MPS ...)."
+        ),
         look_also=("nvidia-smi -q -d MEMORY", "xid 63", "dmesg -T | grep -i nvrm"),
     ),
 )
@@ -87,7 +91,10 @@ def _judge_size(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         return
     for share, whole, comparison in _opinions(snapshot, device):
         if memory < share * whole:
-            message = f"{name_device(device)} has {format_size(memory)} of memory, {comparison} {format_size(whole)}"
+            message = (
+                f"{name_device(device)} has {format_size(memory)} of memory,"
+                f" {comparison} {format_size(whole)}"
+            )
             evidence = Evidence("memory_total_bytes", memory, "bytes", whole, f"NVML; limit: {comparison}")
             yield MEMORY_TOO_SMALL.finding(device_subject(snapshot, device), message, evidence)
             return
@@ -118,9 +125,14 @@ _ECC_MODE_BASIS = Basis(
     look_also=("nvidia-smi -q -d ECC", "mode.mig_pending"),
 )
 _ECC_UNCORRECTED_BASIS = Basis(
-    reads="Uncorrectable ECC errors since the driver was loaded and in the GPU's life, in total and by memory (DRAM, SRAM).",
-    limit="0; in the GPU's life, the count of the earlier reading, unless none came since the driver was loaded and no row"
-    " waits to be remapped",
+    reads=(
+        "Uncorrectable ECC errors since the driver was loaded and in the GPU's life, in"
+        " total and by memory (DRAM, SRAM)."
+    ),
+    limit=(
+        "0; in the GPU's life, the count of the earlier reading, unless none came since the driver was"
+        " loaded and no row waits to be remapped"
+    ),
     look_also=("nvidia-smi -q -d ECC,ROW_REMAPPER", "xid 48", "xid 94", "xid 95", "memory.row_remap_pending"),
 )
 _ECC_SRAM_BASIS = Basis(
@@ -152,8 +164,10 @@ ECC_UNCORRECTED_VOLATILE = _kind(
     outcome=Outcome.FAIL,
     severity=Severity.RESET,
     meaning="Since the driver was loaded, memory of this GPU lost data that ECC could not restore.",
-    remedy="Drain the GPU and reset it (`nvidia-smi -i INDEX -r`), so that bad rows are remapped; if it happens again, "
-    "have it replaced.",
+    remedy=(
+        "Drain the GPU and reset it (`nvidia-smi -i INDEX -r`), so that bad rows are remapped;"
+        " if it happens again, have it replaced."
+    ),
     basis=_ECC_UNCORRECTED_BASIS,
 )
 ECC_UNCORRECTED_AGGREGATE = _kind(
@@ -168,9 +182,14 @@ ECC_UNCORRECTED_RISING = _kind(
     code="ecc.uncorrected_rising",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="The count of uncorrectable errors in this GPU's life has grown since an earlier reading, and nothing shows that"
-    " the GPU was reset since.",
-    remedy="Drain the GPU and reset it (`nvidia-smi -i INDEX -r`); if the count grows again, have the GPU replaced.",
+    meaning=(
+        "The count of uncorrectable errors in this GPU's life has grown since an earlier reading, and"
+        " nothing shows that the GPU was reset since."
+    ),
+    remedy=(
+        "Drain the GPU and reset it (`nvidia-smi -i INDEX -r`); if the count"
+        " grows again, have the GPU replaced."
+    ),
     basis=_ECC_UNCORRECTED_BASIS,
 )
 ECC_SRAM_THRESHOLD = _kind(
@@ -186,7 +205,9 @@ ECC_SRAM_UNCORRECTED = _kind(
     code="ecc.sram_uncorrected",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="More uncorrectable errors in the GPU's SRAM than it may have in its life. SRAM cannot be remapped.",
+    meaning=(
+        "More uncorrectable errors in the GPU's SRAM than it may have in its life. SRAM cannot be remapped."
+    ),
     remedy="Take the GPU out of service and have it replaced; keep this report for the case.",
     basis=_ECC_SRAM_BASIS,
 )
@@ -296,7 +317,10 @@ def _judge_uncorrected(context: Context, device: Device) -> Iterator[Finding]:
     before = moved(context, device, "ecc_uncorrected_aggregate")
     rose = before is not None and before.rise > 0
     if before is not None and rose and not _was_reset(device):
-        message = f"{name_device(device)}: uncorrectable errors in its life rose from {before.before} to {aggregate}"
+        message = (
+            f"{name_device(device)}: uncorrectable errors in its life rose from"
+            f" {before.before} to {aggregate}"
+        )
         evidence = Evidence("ecc_uncorrected_aggregate", aggregate, "errors", before.before, before.source)
         yield ECC_UNCORRECTED_RISING.finding(subject, message, evidence)
         return
@@ -363,7 +387,10 @@ def _judge_rate(
     rate, next_rate = count.rise / hours, max(others, default=0.0)
     if rate < limits.CORRECTED_MIN_PER_HOUR or rate < limits.CORRECTED_RATE_FACTOR * next_rate:
         return
-    message = f"{name_device(count.device)}: {rate:.0f} corrected memory errors an hour; the next GPU has {next_rate:.0f}"
+    message = (
+        f"{name_device(count.device)}: {rate:.0f} corrected memory errors an hour;"
+        f" the next GPU has {next_rate:.0f}"
+    )
     evidence = (
         Evidence("corrected_per_hour", rate, "errors/h", limits.CORRECTED_MIN_PER_HOUR, "our choice"),
         Evidence("corrected_per_hour_of_peers", next_rate, "errors/h", source="the other GPUs"),
@@ -388,8 +415,10 @@ _MEMORY_ROW_REMAP_BASIS = Basis(
 _MEMORY_PAGE_RETIREMENT_BASIS = Basis(
     reads="NVML fields 29 to 31: pages retired for single-bit and double-bit errors, and whether one"
     " waits (GPUs before Ampere).",
-    limit=f"{limits.RETIRED_PAGES_REPLACE} pages, {limits.RETIRED_PAGES_DOUBLE_BIT} for double-bit errors and rising"
-    " (NVIDIA Dynamic Page Retirement, RMA policy)",
+    limit=(
+        f"{limits.RETIRED_PAGES_REPLACE} pages, {limits.RETIRED_PAGES_DOUBLE_BIT} for double-bit errors and"
+        " rising (NVIDIA Dynamic Page Retirement, RMA policy)"
+    ),
     look_also=("nvidia-smi -q -d PAGE_RETIREMENT", "xid 63"),
 )
 _MEMORY_REPAIR_BASIS = Basis(
@@ -436,7 +465,10 @@ PAGE_RETIREMENT_FULL = _fail(
 )
 PAGE_RETIREMENT_RISING = _fail(
     code="memory.page_retirement_rising",
-    meaning="Many pages are retired for double-bit errors, and more since an earlier reading: the memory is failing.",
+    meaning=(
+        "Many pages are retired for double-bit errors, and more since an"
+        " earlier reading: the memory is failing."
+    ),
     basis=_MEMORY_PAGE_RETIREMENT_BASIS,
 )
 PAGE_RETIREMENT_PENDING = _warn(

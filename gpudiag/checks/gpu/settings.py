@@ -59,7 +59,9 @@ COMPUTE_PROHIBITED = _mode_kind(
 COMPUTE_EXCLUSIVE = _mode_kind(
     code="mode.compute_exclusive",
     outcome=Outcome.WARN,
-    meaning="One process at a time may use the GPU: a debugger, a second rank or a monitor beside the job fails.",
+    meaning=(
+        "One process at a time may use the GPU: a debugger, a second rank or a monitor beside the job fails."
+    ),
     remedy="If that is not wanted, as root: `nvidia-smi -i INDEX -c DEFAULT`.",
     basis=_MODE_COMPUTE_BASIS,
 )
@@ -85,12 +87,17 @@ LOOKS_STUCK = _mode_kind(
     severity=Severity.TRIAGE,
     category=Category.SW_OTHER,
     owner=Owner.JOB,
-    meaning="The GPU is fully busy, moves no data and draws little power: like in a collective that waits forever.",
+    meaning=(
+        "The GPU is fully busy, moves no data and draws little power:"
+        " like in a collective that waits forever."
+    ),
     remedy="Look at its process with `py-spy dump`, and at the other ranks; test with `gpudiag nccl-test`.",
     basis=Basis(
         reads="Load, memory load and power draw, in two snapshots a minute or more apart.",
-        limit=f"{_BUSY_PERCENT} % busy, memory below {_QUIET_MEMORY_PERCENT} %, power below {_QUIET_POWER_SHARE:.0%}"
-        " of the limit, a minute apart (after sichek)",
+        limit=(
+            f"{_BUSY_PERCENT} % busy, memory below {_QUIET_MEMORY_PERCENT} %, power below"
+            f" {_QUIET_POWER_SHARE:.0%} of the limit, a minute apart (after sichek)"
+        ),
         look_also=("py-spy dump --pid PID", "rank.silent", "collective.timed_out", "gpudiag list"),
     ),
 )
@@ -228,7 +235,10 @@ _power_kind = partial(
 )
 _POWER_LIMIT_BASIS = Basis(
     reads="Power draw, enforced power limit and the device's default limit.",
-    limit=f"{limits.POWER_LIMIT_RATIO:.0%} of the device's default; the limit that most of them have, two at least",
+    limit=(
+        f"{limits.POWER_LIMIT_RATIO:.0%} of the device's default;"
+        " the limit that most of them have, two at least"
+    ),
     look_also=("nvidia-smi -q -d POWER", "clocks.power_capped"),
 )
 _CLOCKS_APPLICATION_BASIS = Basis(
@@ -240,7 +250,10 @@ POWER_LIMIT_LOWERED = _power_kind(
     code="power.limit_lowered",
     category=Category.HW_POWER,
     meaning="The GPU's power limit is below its default: it will be slower than others of its kind.",
-    remedy="Set it back as root with `nvidia-smi -i INDEX -pl` and the default, or ask the provider why it is lowered.",
+    remedy=(
+        "Set it back as root with `nvidia-smi -i INDEX -pl` and the default,"
+        " or ask the provider why it is lowered."
+    ),
     basis=_POWER_LIMIT_BASIS,
 )
 POWER_LIMIT_DIFFERS = _power_kind(
@@ -258,7 +271,9 @@ CLOCKS_LOWERED = _power_kind(
 )
 CLOCKS_DIFFER = _power_kind(
     code="clocks.application_differs",
-    meaning="Identical GPUs of this machine have different application clocks: the lowest slows all of them down.",
+    meaning=(
+        "Identical GPUs of this machine have different application clocks: the lowest slows all of them down."
+    ),
     remedy="Reset them as root with `nvidia-smi -i INDEX -rac` (and `-rgc` for locked clocks).",
     basis=_CLOCKS_APPLICATION_BASIS,
 )
@@ -267,7 +282,10 @@ IDLE_DRAW = _power_kind(
     severity=Severity.TRIAGE,
     category=Category.HW_POWER,
     meaning="An idle GPU draws far more power than the idle GPUs beside it.",
-    remedy="No process is on it: reset it (`nvidia-smi -i INDEX -r`); if that does not help, watch it under load.",
+    remedy=(
+        "No process is on it: reset it (`nvidia-smi -i INDEX -r`);"
+        " if that does not help, watch it under load."
+    ),
     basis=replace(
         _POWER_LIMIT_BASIS,
         limit=f"{limits.IDLE_POWER_PEER_RATIO:.0f} times the median of the other idle GPUs, and"
@@ -336,7 +354,10 @@ def _judge_limit(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         evidence = Evidence(
             "power_limit_enforced_watts", limit, "W", default, "NVML; limit: the device's default"
         )
-        remedy = f"Set it back as root with `nvidia-smi -i INDEX -pl {default:.0f}`, or ask the provider why it is lowered."
+        remedy = (
+            f"Set it back as root with `nvidia-smi -i INDEX -pl {default:.0f}`, or ask"
+            " the provider why it is lowered."
+        )
         yield POWER_LIMIT_LOWERED.finding(subject, message, evidence, *peers, remedy=remedy)
     elif isinstance(usual, float) and limit < limits.POWER_LIMIT_RATIO * usual:
         message = f"{name_device(device)}: power limit {limit:.0f} W, most others have {usual:.0f} W"

@@ -82,7 +82,10 @@ HOTTER_THAN_PEERS = _heat_kind(
     meaning="The GPU is much hotter than identical GPUs of this machine that draw as much power.",
     basis=Basis(
         reads="Temperature and power draw of identical GPUs that are at work.",
-        limit=f"{limits.PEER_CELSIUS} C above the median of peers that draw as much power, under load (our choice)",
+        limit=(
+            f"{limits.PEER_CELSIUS} C above the median of peers that draw as"
+            " much power, under load (our choice)"
+        ),
         look_also=("gpudiag list --wide", "temperature.gpu_nearly_too_hot"),
     ),
 )
@@ -238,8 +241,9 @@ _POWER = "Look at the power supplies, their cables and the rack's power cap."
 # A GB10 that negotiated too little power with its adapter stays at a few hundred MHz until both are without
 # power (hoesing/spark-gpu-throttle-check, and public reports on DGX Spark and GX10, read in November 2026).
 _SUPPLY_OF_A_DESKTOP = (
-    "Shut the machine down, unplug its power adapter from the wall for a minute, and plug it in again: it then asks the"
-    " adapter for full power again. Use the adapter that came with the machine, without a hub or another cable; if it stays slow, have it replaced."
+    "Shut the machine down, unplug its power adapter from the wall for a minute, and plug it in again:"
+    " it then asks the adapter for full power again. Use the adapter that came with the machine, without a"
+    " hub or another cable; if it stays slow, have it replaced."
 )
 _kind = partial(FindingKind, owner=Owner.HARDWARE)
 _warn = partial(_kind, outcome=Outcome.WARN, severity=Severity.TRIAGE)
@@ -291,7 +295,10 @@ THROTTLED = _kind(
     outcome=Outcome.FAIL,
     severity=Severity.TRIAGE,
     category=Category.HW_THERMAL,
-    meaning="Between two readings the clocks were held back because of heat, or by the board, for a good part of the time.",
+    meaning=(
+        "Between two readings the clocks were held back because of heat, or by the"
+        " board, for a good part of the time."
+    ),
     remedy=_COOLING,
     basis=Basis(
         reads="nvmlDeviceGetViolationStatus (thermal, reliability, board limit), now and in"
@@ -304,7 +311,10 @@ POWER_CAPPED = _warn(
     code="clocks.power_capped",
     category=Category.HW_POWER,
     meaning="The power limit holds this GPU's clocks far below those of the GPUs that do the same work.",
-    remedy="Compare power limits and draw (`gpudiag list --wide`); the GPU may need more power for the same work.",
+    remedy=(
+        "Compare power limits and draw (`gpudiag list --wide`); the GPU may"
+        " need more power for the same work."
+    ),
     basis=_CLOCKS_POWER_CAPPED_BASIS,
 )
 STUCK_LOW = _kind(
@@ -313,11 +323,17 @@ STUCK_LOW = _kind(
     severity=Severity.RESET,
     category=Category.PERF_VIOLATION,
     meaning="The GPU works at a fraction of its clock, for minutes, and names no reason for it.",
-    remedy="Check its power first: supply or adapter, cables, power brake (`nvidia-smi -q -d PERFORMANCE,POWER`)."
-    " Then drain the machine and power-cycle it; if the GPU stays slow, have it replaced.",
+    remedy=(
+        "Check its power first: supply or adapter, cables, power brake"
+        " (`nvidia-smi -q -d PERFORMANCE,POWER`). Then drain the machine and power-cycle it;"
+        " if the GPU stays slow, have it replaced."
+    ),
     basis=replace(
         _CLOCKS_POWER_CAPPED_BASIS,
-        limit=f"{limits.STUCK_CLOCK_RATIO:.0%} of the highest clock for {limits.STUCK_CLOCK_SECONDS:.0f} s (sichek)",
+        limit=(
+            f"{limits.STUCK_CLOCK_RATIO:.0%} of the highest clock for"
+            f" {limits.STUCK_CLOCK_SECONDS:.0f} s (sichek)"
+        ),
     ),
 )
 
@@ -442,7 +458,10 @@ def _judge_time(snapshot: Snapshot, pair: Pair, seconds: float) -> Iterator[Find
         held = _rise(pair, cause)
         share = 0.0 if held is None else held / seconds
         if held is not None and share >= limits.THROTTLED_SHARE:
-            message = f"{name_device(pair.device)}: clocks held back ({cause.replace('_', ' ')}) {share:.0%} of the time"
+            message = (
+                f"{name_device(pair.device)}: clocks held back"
+                f" ({cause.replace('_', ' ')}) {share:.0%} of the time"
+            )
             evidence = Evidence(
                 f"throttle_seconds.{cause}",
                 held,
@@ -470,7 +489,10 @@ def _judge_capped(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         return
     usual = median(clocks)
     if "sw_power_cap" in _reasons(device) and clock < limits.PEER_CLOCK_RATIO * usual:
-        message = f"{name_device(device)}: its power limit keeps it at {clock} MHz; the others run at {usual:.0f} MHz"
+        message = (
+            f"{name_device(device)}: its power limit keeps it at {clock} MHz;"
+            f" the others run at {usual:.0f} MHz"
+        )
         evidence = Evidence(
             "sm_clock_mhz", clock, "MHz", limits.PEER_CLOCK_RATIO * usual, "NVML; limit: peers"
         )

@@ -1,8 +1,8 @@
 """Checks of the driver's lines in the kernel log about GPUs: Xids, and GPUs that fell off the bus.
 
-The driver's request to recover a GPU (NVML field 230, else the last Xid 154) goes before the catalogue. A fault
-is settled if that request is gone, the GPU was restarted and works, or it works days later and cannot be
-asked; not if neither a reset nor a reboot repairs the damage.
+The driver's request to recover a GPU (NVML field 230, else the last Xid 154) goes before the catalogue. A
+fault is settled if that request is gone, the GPU was restarted and works, or it works days later and cannot
+be asked; not if neither a reset nor a reboot repairs the damage.
 """
 
 from collections.abc import Iterable
@@ -65,15 +65,20 @@ SETTLED_WINDOW = timedelta(days=7)
 REPEAT_WINDOW = timedelta(days=30)
 
 _XID_HARDWARE_BASIS = Basis(
-    reads="The kernel log of this boot (/dev/kmsg, syslog files, the journal), in bursts that end after 3"
-    " minutes of silence; the root of each burst; later lines that prove a restart of the GPU (the driver was loaded, the"
-    " device was reset or found again); NVML field 230. In the service NVML's Xid events too.",
+    reads=(
+        "The kernel log of this boot (/dev/kmsg, syslog files, the journal), in bursts that end"
+        " after 3 minutes of silence; the root of each burst; later lines that prove a restart of"
+        " the GPU (the driver was loaded, the device was reset or found again); NVML field 230."
+        " In the service NVML's Xid events too."
+    ),
     limit="NVIDIA's Xid catalog; the driver's own recovery action takes precedence",
     look_also=("xid 79", "dmesg -T | grep NVRM", "gpu.recovery_needed", "nvidia-bug-report.sh"),
 )
 _XID_APPLICATION_BASIS = Basis(
-    reads="The kernel log of the last 24 hours, in bursts that end after 3 minutes of silence. In the service NVML's"
-    " Xid events too.",
+    reads=(
+        "The kernel log of the last 24 hours, in bursts that end after 3 minutes of silence."
+        " In the service NVML's Xid events too."
+    ),
     limit="NVIDIA's Xid catalog; the driver's own recovery action takes precedence",
     look_also=("xid 13", "xid 31", "dmesg -T | grep NVRM", "compute-sanitizer PROGRAM"),
 )
@@ -110,8 +115,10 @@ XID_SETTLED = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_XID,
     owner=Owner.HARDWARE,
-    meaning="The GPU had a fault within the last week and has recovered: the driver asks for nothing now, or the GPU was"
-    " restarted since and works.",
+    meaning=(
+        "The GPU had a fault within the last week and has recovered: the driver asks for nothing now,"
+        " or the GPU was restarted since and works."
+    ),
     remedy="No action now; if it comes back, have the GPU examined.",
     basis=_XID_HARDWARE_BASIS,
 )
@@ -121,7 +128,10 @@ XID_WEAR = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_XID,
     owner=Owner.HARDWARE,
-    meaning="The GPU had an error that it contained or corrected, or the driver asks for a step that leaves it usable.",
+    meaning=(
+        "The GPU had an error that it contained or corrected, or the driver asks"
+        " for a step that leaves it usable."
+    ),
     remedy="Watch it; reset the GPU when it is next free.",
     basis=_XID_HARDWARE_BASIS,
 )
@@ -177,7 +187,10 @@ XID_NOTE = FindingKind(
 )
 
 # The catalogue's own words for it begin "If it comes back"; here it did.
-REPLACE = "Send `nvidia-bug-report.sh` and the serial number to the vendor's support, and have the GPU examined or replaced."
+REPLACE = (
+    "Send `nvidia-bug-report.sh` and the serial number to the vendor's support,"
+    " and have the GPU examined or replaced."
+)
 # What no software can recover.
 _BY_HAND = ("restart_machine", "check_mechanics")
 
@@ -417,8 +430,9 @@ def _is_reset_unseen(fault: GpuFault) -> bool:
 
 def _describe_place(bad: BadPlace) -> str:
     return (
-        f"{bad.jobs} jobs met it at {bad.place} and nowhere else: it is the GPU, not the jobs. Drain the GPU and reset "
-        "it; test it with `dcgmi diag -r 3`; if it comes back there, have it replaced."
+        f"{bad.jobs} jobs met it at {bad.place} and nowhere else: it is the GPU,"
+        " not the jobs. Drain the GPU and reset it; test it with `dcgmi diag -r 3`;"
+        " if it comes back there, have it replaced."
     )
 
 

@@ -222,8 +222,8 @@ class GpuFault:
     def lives(self) -> int:
         """In how many lives of the GPU it came; bursts that nothing shows to be of one count as two.
 
-        Bursts of one process are of one life: no GPU is reset in use. So is a burst without a request for recovery
-        after one with it, as a driver asks once.
+        Bursts of one process are of one life: no GPU is reset in use. So is a burst without a request for
+        recovery after one with it, as a driver asks once.
         """
         count, latest, asked = 0, None, False
         processes: set[int | None] = set()
@@ -414,7 +414,10 @@ def describe_fault(snapshot: Snapshot, fault: GpuFault) -> str:
     if entry is not None:
         what += f": {entry.meaning[0].lower()}{entry.meaning[1:-1]}"
     times = f"{len(fault.bursts)} times, last " if len(fault.bursts) > 1 else ""
-    return f"{_name(fault.last.device, root)}: {times}{_when(root.at, snapshot.taken_at)}{what}{_storm(snapshot, fault)}"
+    return (
+        f"{_name(fault.last.device, root)}:"
+        f" {times}{_when(root.at, snapshot.taken_at)}{what}{_storm(snapshot, fault)}"
+    )
 
 
 def _storm(snapshot: Snapshot, fault: GpuFault) -> str:

@@ -30,7 +30,9 @@ _TSC = "tsc"  # the processor's own counter; the others cost an access to the ch
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.HOST)
 _HOST_DISK_BASIS = Basis(
     reads="statvfs of /, of the temporary, working, home and cache directories: bytes, files, read-only.",
-    limit=f"{limits.DISK_FULL_SHARE:.0%} free (FAIL), {limits.DISK_LOW_SHARE:.0%} free (WARN), bytes and files",
+    limit=(
+        f"{limits.DISK_FULL_SHARE:.0%} free (FAIL), {limits.DISK_LOW_SHARE:.0%} free (WARN), bytes and files"
+    ),
     look_also=("df -h", "df -i", "dmesg -T | grep -i -e ext4 -e xfs -e nvme"),
 )
 _HOST_CLOCK_BASIS = Basis(
@@ -88,7 +90,10 @@ DISK_READ_ONLY = _kind(
 CLOCK_SOURCE = _kind(
     code="host.clock_source",
     outcome=Outcome.WARN,
-    meaning="The kernel uses a slow clock source although the processor has a fast one: every timestamp costs more.",
+    meaning=(
+        "The kernel uses a slow clock source although the processor has a"
+        " fast one: every timestamp costs more."
+    ),
     remedy="See in `dmesg | grep -i tsc` why the kernel gave it up; a firmware update often fixes it.",
     basis=_HOST_CLOCK_BASIS,
 )

@@ -40,7 +40,9 @@ _KERNEL_MACHINE_CHECK_BASIS = Basis(
 MEMORY_KILL = _warn(
     code="kernel.out_of_memory_kill",
     owner=Owner.JOB,
-    meaning="Within the last day the kernel killed a process because memory ran out: the host's, or its cgroup's.",
+    meaning=(
+        "Within the last day the kernel killed a process because memory ran out: the host's, or its cgroup's."
+    ),
     remedy="Give the job more memory, or use fewer DataLoader workers and a smaller prefetch.",
     basis=Basis(
         reads="kernel_log",
@@ -66,35 +68,47 @@ RCU_STALL = _warn(
     code="kernel.rcu_stall",
     owner=Owner.HOST,
     meaning="Within the last day a processor did not run work that the kernel had deferred (an RCU stall).",
-    remedy="Read the trace below that line in `dmesg -T`; if it happens again, drain the machine and reboot it.",
+    remedy=(
+        "Read the trace below that line in `dmesg -T`; if it happens again, drain the machine and reboot it."
+    ),
     basis=_KERNEL_SOFT_LOCKUP_BASIS,
 )
 BLOCKED_TASK = _warn(
     code="kernel.blocked_task",
     owner=Owner.HOST,
-    meaning="Within the last day a process waited in the kernel for minutes: for a disk, a file server or a driver.",
+    meaning=(
+        "Within the last day a process waited in the kernel for minutes:"
+        " for a disk, a file server or a driver."
+    ),
     remedy="Read the trace below that line in `dmesg -T`: it names what is waited for.",
     basis=_KERNEL_SOFT_LOCKUP_BASIS,
 )
 MACHINE_CHECK = _warn(
     code="kernel.machine_check",
     owner=Owner.HARDWARE,
-    meaning="Within the last day the processor, its memory or the firmware reported a hardware fault that was not "
-    "corrected.",
+    meaning=(
+        "Within the last day the processor, its memory or the firmware reported a"
+        " hardware fault that was not corrected."
+    ),
     remedy="Read `ras-mc-ctl --summary` or the BMC's event log, and replace the part that it names.",
     basis=_KERNEL_MACHINE_CHECK_BASIS,
 )
 PCIE_ERROR = _warn(
     code="kernel.pcie_error",
     owner=Owner.HARDWARE,
-    meaning="Within the last day a PCI Express device had an error that was not corrected, and no counter shows it.",
+    meaning=(
+        "Within the last day a PCI Express device had an error that was not"
+        " corrected, and no counter shows it."
+    ),
     remedy="Look at that address with `lspci -vvs ADDRESS`; it may be a GPU or the bridge above one.",
     basis=_KERNEL_MACHINE_CHECK_BASIS,
 )
 LOG_UNREAD = _warn(
     code="kernel.log_unread",
     owner=Owner.HOST,
-    meaning="The kernel log is long, and gpudiag had time for its newest part only: older faults are unknown.",
+    meaning=(
+        "The kernel log is long, and gpudiag had time for its newest part only: older faults are unknown."
+    ),
     remedy="See what fills it: `dmesg -T | tail -50`. For the whole of it: `dmesg | gpudiag explain -`.",
     severity=Severity.MONITOR,
     basis=Basis(
@@ -216,7 +230,11 @@ def _what(event: KernelEvent) -> str:
         KernelEventKind.BLOCKED_TASK: f"{who} was stuck in the kernel for minutes",
         KernelEventKind.HARD_LOCKUP: "a processor was stuck in the kernel with its interrupts off",
         KernelEventKind.RCU_STALL: "a processor did not run work that the kernel had deferred (RCU stall)",
-        KernelEventKind.MACHINE_CHECK: f"{_PARTS.get(event.unit or '', 'the processor or its memory')} reported a "
-        "hardware fault that was not corrected",
-        KernelEventKind.PCIE_ERROR: f"the PCI Express device at {address} had an error that was not corrected",
+        KernelEventKind.MACHINE_CHECK: (
+            f"{_PARTS.get(event.unit or '', 'the processor or its memory')} reported a"
+            " hardware fault that was not corrected"
+        ),
+        KernelEventKind.PCIE_ERROR: (
+            f"the PCI Express device at {address} had an error that was not corrected"
+        ),
     }[event.kind]

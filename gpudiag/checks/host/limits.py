@@ -21,31 +21,46 @@ _SHM = f"{_DOCKER_SHM} medium Memory at /dev/shm."
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.HOST)
 _HOST_SHARED_MEMORY_BASIS = Basis(
     reads="The size of /dev/shm.",
-    limit=f"{format_size(limits.SHARED_MEMORY_PER_RANK_BYTES)} a rank; {format_size(limits.SHARED_MEMORY_BYTES)} (NCCL's guide)",
+    limit=(
+        f"{format_size(limits.SHARED_MEMORY_PER_RANK_BYTES)} a rank;"
+        f" {format_size(limits.SHARED_MEMORY_BYTES)} (NCCL's guide)"
+    ),
     look_also=("df -h /dev/shm", "docker inspect CONTAINER | grep ShmSize"),
 )
 _HOST_PROCESS_LIMITS_BASIS = Basis(
     reads="/proc/self/limits: what this process, and so the ranks that it starts, may use.",
-    limit=f"locked memory unlimited with RDMA; {limits.OPEN_FILES} files; {limits.PROCESSES} processes (our choice)",
+    limit=(
+        f"locked memory unlimited with RDMA; {limits.OPEN_FILES} files;"
+        f" {limits.PROCESSES} processes (our choice)"
+    ),
     look_also=("ulimit -a", "network.rdma_error"),
 )
 _HOST_CGROUP_BASIS = Basis(
     reads="cpu.max, memory.max and pids.max of the control group and of all above it; the processors that"
     " affinity allows.",
-    limit=f"a processor and {format_size(limits.HOST_MEMORY_PER_RANK_BYTES)} of memory for each GPU (our choice)",
+    limit=(
+        f"a processor and {format_size(limits.HOST_MEMORY_PER_RANK_BYTES)}"
+        " of memory for each GPU (our choice)"
+    ),
     look_also=("cat /proc/self/cgroup", "host.out_of_memory_kill"),
 )
 SHM_TINY = _kind(
     code="host.shared_memory_too_small",
     outcome=Outcome.FAIL,
-    meaning="Shared memory (/dev/shm) is smaller than the ranks of one machine need for NCCL alone (Docker's default is 64 MiB).",
+    meaning=(
+        "Shared memory (/dev/shm) is smaller than the ranks of one machine need for NCCL"
+        " alone (Docker's default is 64 MiB)."
+    ),
     remedy=_SHM,
     basis=_HOST_SHARED_MEMORY_BASIS,
 )
 SHM_SMALL = _kind(
     code="host.shared_memory_small",
     outcome=Outcome.WARN,
-    meaning="Shared memory (/dev/shm) is small: DataLoader workers that pass batches through it die with a bus error.",
+    meaning=(
+        "Shared memory (/dev/shm) is small: DataLoader workers that pass"
+        " batches through it die with a bus error."
+    ),
     remedy=_SHM,
     basis=_HOST_SHARED_MEMORY_BASIS,
 )
@@ -53,20 +68,30 @@ LOCKED_MEMORY_LOW = _kind(
     code="host.locked_memory_limit",
     outcome=Outcome.WARN,
     meaning="Locked memory is limited; RDMA registers its buffers as locked memory, and fails at the limit.",
-    remedy="Raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf, or `docker run --ulimit memlock=-1`.",
+    remedy=(
+        "Raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf, or"
+        " `docker run --ulimit memlock=-1`."
+    ),
     basis=_HOST_PROCESS_LIMITS_BASIS,
 )
 OPEN_FILES_LOW = _kind(
     code="host.open_files_limit",
     outcome=Outcome.WARN,
-    meaning="A process may open only a few files; sockets to peers and shared tensors of workers use them up.",
-    remedy="Raise it: `ulimit -n 1048576`, nofile in /etc/security/limits.conf, or `docker run --ulimit nofile=1048576`.",
+    meaning=(
+        "A process may open only a few files; sockets to peers and shared tensors of workers use them up."
+    ),
+    remedy=(
+        "Raise it: `ulimit -n 1048576`, nofile in /etc/security/limits.conf, or"
+        " `docker run --ulimit nofile=1048576`."
+    ),
     basis=_HOST_PROCESS_LIMITS_BASIS,
 )
 PROCESSES_LOW = _kind(
     code="host.processes_limit",
     outcome=Outcome.WARN,
-    meaning="Only a few processes and threads may run; ranks, NCCL and DataLoader workers start hundreds of them.",
+    meaning=(
+        "Only a few processes and threads may run; ranks, NCCL and DataLoader workers start hundreds of them."
+    ),
     remedy="Raise it: `ulimit -u`, pids.max of the cgroup, or `docker run --pids-limit=-1`.",
     basis=_HOST_PROCESS_LIMITS_BASIS,
 )
@@ -80,7 +105,10 @@ PROCESSORS_FEW = _kind(
 MEMORY_LIMIT_LOW = _kind(
     code="host.memory_limit_low",
     outcome=Outcome.WARN,
-    meaning="The control group leaves less memory than the ranks of these GPUs need: the kernel kills one that goes above it.",
+    meaning=(
+        "The control group leaves less memory than the ranks of these GPUs need:"
+        " the kernel kills one that goes above it."
+    ),
     remedy="Ask the scheduler for more memory (`--mem`), or raise the container's memory limit.",
     basis=_HOST_CGROUP_BASIS,
 )

@@ -86,7 +86,8 @@ def judge_loopback(incidents: Iterable[Incident]) -> tuple[Finding, ...]:
     return tuple(
         LOOPBACK_DOWN.finding(
             HostSubject(host),
-            f"the loopback interface (lo) of {host} has no address, as when it is down: ranks cannot connect over it",
+            f"the loopback interface (lo) of {host} has no address, as when it is"
+            " down: ranks cannot connect over it",
             Evidence("ranks", number_ranges(ranks[host]), source="ranks that raised"),
             *incident.evidence,
         )
@@ -98,8 +99,14 @@ _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONF
 NAME_LOOPBACK = _kind(
     code="network.name_is_loopback",
     outcome=Outcome.FAIL,
-    meaning="The host's own name resolves to a loopback address: gloo sends ranks of other machines to that address.",
-    remedy="Take the 127.0.1.1 line out of /etc/hosts, or set GLOO_SOCKET_IFNAME to the network between the machines.",
+    meaning=(
+        "The host's own name resolves to a loopback address: gloo sends"
+        " ranks of other machines to that address."
+    ),
+    remedy=(
+        "Take the 127.0.1.1 line out of /etc/hosts, or set GLOO_SOCKET_IFNAME to"
+        " the network between the machines."
+    ),
     basis=_NETWORK_NAME_BASIS,
 )
 NAME_UNRESOLVED = _kind(

@@ -42,7 +42,10 @@ def judge_waiters(waiters: Waiters, limits: HangLimits, *, is_whole: bool) -> li
         return _elsewhere(waiters, only, limits)
     kind = kinds.NEVER_JOINED if joining else kinds.ALL_WAIT
     message = (
-        f"all {len(waiters.positions)} ranks are in {describe_call(only)}{waiters.since}, with tensors of one size, and nothing moves"
+        (
+            f"all {len(waiters.positions)} ranks are in {describe_call(only)}{waiters.since}, with"
+            " tensors of one size, and nothing moves"
+        )
         if kind is kinds.ALL_WAIT
         else f"{waiters.describe()}, and nothing moves"
     )
@@ -121,8 +124,8 @@ def _judge_peers(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
         most = next(one for one in same[::-1] if one is not odd)
         tied = len(lost) != 1 and len(odd.positions) == len(most.positions)
         message = (
-            f"{odd.name} {is_are(odd.positions, 'calls')} {describe_call(odd)} with {_name_peers(odd)}, and {most.name} "
-            f"with {_name_peers(most)}{waiters.since}"
+            f"{odd.name} {is_are(odd.positions, 'calls')} {describe_call(odd)} with {_name_peers(odd)},"
+            f" and {most.name} with {_name_peers(most)}{waiters.since}"
         )
         subject = HostSubject(waiters.job.host) if tied else subject_of(odd, waiters.job)
         return kinds.OTHER_PEER.finding(subject, message, *facts_of(odd), *facts_of(most))
@@ -140,7 +143,8 @@ def _judge_order(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
         return None
     odd, most = groups[0], groups[-1]
     calls = " and ".join(
-        f"{group.name} {is_are(group.positions, 'waits')} in {describe_call(group)} of process group {group_key(group.head)[0]}"
+        f"{group.name} {is_are(group.positions, 'waits')} in {describe_call(group)} of process"
+        f" group {group_key(group.head)[0]}"
         for group in groups[:3]
     )
     message = (
@@ -180,7 +184,8 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
         if chain[-1] in waits and waits[chain[-1]][0] in chain and len(chain) > 1:
             ring = chain[chain.index(waits[chain[-1]][0]) :]
             ring_words = "; ".join(
-                f"rank {rank} in {waits[rank][1].call.operation} with rank {waits[rank][0]} ({waits[rank][1].where})"
+                f"rank {rank} in {waits[rank][1].call.operation} with rank"
+                f" {waits[rank][0]} ({waits[rank][1].where})"
                 for rank in sorted(ring)
             )
             facts = facts_of(Group((waits[ring[0]][1],)))
@@ -205,8 +210,8 @@ def _judge_sizes(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
     most = Group(tuple(one for one, value in seen.items() if value == usual))
     tied = len(odd.positions) == len(most.positions)
     message = (
-        f"{odd.name} {is_are(odd.positions, 'is')} in {describe_call(odd)} with {seen[odd.head]}, and {most.name} with "
-        f"{usual}{waiters.since}"
+        f"{odd.name} {is_are(odd.positions, 'is')} in {describe_call(odd)} with {seen[odd.head]}, and"
+        f" {most.name} with {usual}{waiters.since}"
     )
     subject = HostSubject(waiters.job.host) if tied else subject_of(odd, waiters.job)
     return kinds.OTHER_SIZE.finding(subject, message, *facts_of(odd), *facts_of(most))

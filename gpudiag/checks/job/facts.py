@@ -26,8 +26,9 @@ def remedy_of(group: Group) -> str:
         return ""
     if REMOVABLE in awaited.detail:
         return (
-            f"Remove the lock file, unless a job of another machine uses it: `rm {awaited.name}`; the rank then continues. Give the lock a "
-            "`timeout=`; FileLock, which the kernel releases when its owner ends, leaves none behind."
+            f"Remove the lock file, unless a job of another machine uses it: `rm {awaited.name}`;"
+            " the rank then continues. Give the lock a `timeout=`; FileLock, which the kernel releases when"
+            " its owner ends, leaves none behind."
         )
     return f"Look at what holds it: `fuser -v {awaited.name}`; give the lock a `timeout=`."
 

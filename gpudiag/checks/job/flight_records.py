@@ -229,8 +229,8 @@ def _describe_tensors(call: RecordedCall) -> str:
 
 def _behind(group: _Group, call: RecordedCall, short: tuple[int, ...], held: tuple[int, ...]) -> Difference:
     message = (
-        f"{name_many(short)} {has(short)} not launched {call.operation} number {call.sequence} of {group.words}, "
-        f"in which {name_many(held)} {wait(held)}{_where(call)}"
+        f"{name_many(short)} {has(short)} not launched {call.operation} number {call.sequence} of"
+        f" {group.words}, in which {name_many(held)} {wait(held)}{_where(call)}"
     )
     last = group.last(short[0])
     if last is not None:
@@ -254,8 +254,9 @@ def _not_begun(
         return None
     call = there[begun[0]]
     message = (
-        f"{call.operation} number {number} of {group.words} runs on the GPUs of {name_many(begun)}, and not on "
-        f"{'that' if len(not_begun) == 1 else 'those'} of {name_many(not_begun)}: something launched before it holds it up"
+        f"{call.operation} number {number} of {group.words} runs on the GPUs of {name_many(begun)},"
+        f" and not on {'that' if len(not_begun) == 1 else 'those'} of {name_many(not_begun)}:"
+        " something launched before it holds it up"
     )
     return Difference(
         Apart.GPU, not_begun, begun, group.words, message, SOURCE, _evidence(group, number, there)
@@ -273,7 +274,10 @@ def _all_wait(
     if silent:
         return None  # one of them may be who is waited for
     call = there[held[0]]
-    message = f"all members that were recorded are in {call.operation} number {number} of {group.words}{_where(call)}"
+    message = (
+        f"all members that were recorded are in {call.operation} number"
+        f" {number} of {group.words}{_where(call)}"
+    )
     return Difference(Apart.NONE, (), held, group.words, message, SOURCE, _evidence(group, number, there))
 
 
@@ -360,7 +364,10 @@ def _absent(groups: Sequence[_Group], by_rank: Mapping[int, object]) -> list[str
     if not absent:
         return []
     return [
-        f"{name_many(absent)} left no flight record: what {'it' if len(absent) == 1 else 'they'} did is not known"
+        (
+            f"{name_many(absent)} left no flight record: what"
+            f" {'it' if len(absent) == 1 else 'they'} did is not known"
+        )
     ]
 
 

@@ -61,7 +61,10 @@ def _judge_counts(waiters: Waiters, apart: Difference, limits: HangLimits) -> Fi
 
 def _judge_elsewhere(waiters: Waiters, apart: Difference) -> Finding:
     """The finding where the ranks that differ were not looked at: what they do decides."""
-    message = f"{waiters.describe_for_gpu()}{waiters.since}; {apart.message}; what that rank does could not be seen from here"
+    message = (
+        f"{waiters.describe_for_gpu()}{waiters.since}; {apart.message}; what that"
+        " rank does could not be seen from here"
+    )
     counts = Evidence(apart.source, apart.message, source=apart.source)
     return kinds.UNKNOWN.finding(
         HostSubject(waiters.job.host),
@@ -153,8 +156,9 @@ def _judge_sizes(waiters: Waiters, limits: HangLimits) -> Finding | None:
             continue
         (odd_size, odd), *_, (usual, most) = sorted(by_size.items(), key=lambda pair: len(pair[1]))
         message = (
-            f"{name_positions(odd)} {is_are(odd, 'waits')} for {_their(odd)} at {odd[0].where} for `{name}`, {odd_size}, and "
-            f"{name_positions(most)} for {usual}{waiters.since}: ranks have likely passed tensors of other sizes to one collective"
+            f"{name_positions(odd)} {is_are(odd, 'waits')} for {_their(odd)} at {odd[0].where} for `{name}`,"
+            f" {odd_size}, and {name_positions(most)} for {usual}{waiters.since}: ranks have likely passed"
+            " tensors of other sizes to one collective"
         )
         facts = (*_facts(odd), *_facts(most))
         tied = len(odd) == len(most)
@@ -183,7 +187,10 @@ def _judge_alike(waiters: Waiters, libraries: LibraryEvidence, limits: HangLimit
     if odd is not None:
         guilty = [one for one in positions if one.rank == odd.rank]
         if guilty:
-            message = f"{_describe(guilty, positions)}{waiters.since}; {odd.words}: it is not in the collective that they wait in"
+            message = (
+                f"{_describe(guilty, positions)}{waiters.since}; {odd.words}: it is not in"
+                " the collective that they wait in"
+            )
             return _timed(kinds.GPU_WAITS, waiters, guilty, message, limits.still, _facts(guilty))
     groups = group_alike(positions)
     steps = _describe_steps(positions)
@@ -199,7 +206,10 @@ def _judge_alike(waiters: Waiters, libraries: LibraryEvidence, limits: HangLimit
     since_backward = (
         f"; no backward pass has run for {describe_seconds(backward)}" if backward >= limits.idle else ""
     )
-    message = f"{waits}{waiters.since}, and nothing else of the job moves{steps}{f'; {branch}' if branch else ''}{counts}{uses}{since_backward}: "
+    message = (
+        f"{waits}{waiters.since}, and nothing else of the job"
+        f" moves{steps}{f'; {branch}' if branch else ''}{counts}{uses}{since_backward}: "
+    )
     facts = tuple(fact for group in groups[::-1][:2] for fact in facts_of(group))
     subject = subject_of(groups[-1], waiters.job) if len(groups) == 1 else HostSubject(waiters.job.host)
     several = len(positions) > 1

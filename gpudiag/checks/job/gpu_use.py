@@ -87,8 +87,8 @@ def find_odd_gpu(job: Job) -> OddGpu | None:
     if len(idle) != 1 or len(waiting) != len(looks) - 1:
         return None
     words = (
-        f"the GPU of rank {idle[0]} runs no kernel, and those of the other {len(waiting)} run kernels that only wait "
-        f"({_words(looks[waiting[0]])})"
+        f"the GPU of rank {idle[0]} runs no kernel, and those of the other {len(waiting)} run kernels that"
+        f" only wait ({_words(looks[waiting[0]])})"
     )
     return OddGpu(idle[0], words)
 

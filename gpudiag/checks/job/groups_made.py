@@ -55,13 +55,16 @@ def _describe_making(making: Sequence[Position], waiters: Waiters) -> str:
     largest = group_alike(making)[-1]
     condition = _condition_of(largest.head)
     return (
-        f"{name_positions(making)} {is_are(making, 'waits')} in {describe_call(largest)}{waiters.since}, which all ranks of the job must call, "
-        f"members or not, in one order{condition}"
+        f"{name_positions(making)} {is_are(making, 'waits')} in {describe_call(largest)}{waiters.since},"
+        f" which all ranks of the job must call, members or not, in one order{condition}"
     )
 
 
 def _condition_of(one: Position) -> str:
-    """`: job.py:15 stands after `if rank not in members: continue (line 13)``; empty where the source shows no condition."""
+    """`: job.py:15 stands after `if rank not in members: continue (line 13)``.
+
+    Empty where the source shows no condition.
+    """
     own = own_frames(one.frames)
     found = [
         (frame, around)
@@ -85,8 +88,8 @@ def _describe_rest(rest: Sequence[Position], making: Sequence[Position], waiters
         awaited = _waits_for(group.head, making, waiters)
         for_whom = f" for {name_ranks(awaited)}" if awaited else ""
         parts.append(
-            f"{group.name} {is_are(group.positions, 'has')} left it out, or {is_are(group.positions, 'is')} past it: {pronoun} {is_are(group.positions, 'waits')} in "
-            f"{describe_call(group)}{for_whom}"
+            f"{group.name} {is_are(group.positions, 'has')} left it out, or {is_are(group.positions, 'is')}"
+            f" past it: {pronoun} {is_are(group.positions, 'waits')} in {describe_call(group)}{for_whom}"
             if making
             else f"{group.name} {is_are(group.positions, 'waits')} in {describe_call(group)}"
         )
@@ -117,7 +120,10 @@ def _describe_numbers(positions: Sequence[Position]) -> str:
                 numbers.setdefault(seen.number, []).append(one)
         if len(numbers) > 1:
             each = " and ".join(f"{number} on {name_positions(ones)}" for number, ones in numbers.items())
-            return f"the process group that they make has the number {each}: some ranks have made fewer groups before it"
+            return (
+                f"the process group that they make has the number {each}: some ranks"
+                " have made fewer groups before it"
+            )
     return ""
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 class HangLimits:
     """After how long something is reported or blamed, in seconds; our choice, see docs/hang.md.
 
-    `news`, `still`: a rank that does not move, while others wait for it, is reported, and blamed.
-    `nap`: until the end of a sleep, of which it is known that it is no further away. `idle`: all ranks are still, and nobody waits for another. `alone`, `work`: a rank that works while others
-    wait. `loop`: the same in an endless loop of Python. `disk`: a rank that waits for a disk, or for a
-    loader's worker that sleeps or downloads, which may be busy. `locked`: ranks wait for loader workers that
-    all stand at a lock. `absent`: a rank or a node that did not come. `network`: all ranks wait in one call
-    that fits. `work_flag` is what a user sets `work` by.
+    `news`, `still`: a rank that does not move, while others wait for it, is reported, and blamed. `nap`:
+    until the end of a sleep, of which it is known that it is no further away. `idle`: all ranks are still,
+    and nobody waits for another. `alone`, `work`: a rank that works while others wait. `loop`: the same in an
+    endless loop of Python. `disk`: a rank that waits for a disk, or for a loader's worker that sleeps or
+    downloads, which may be busy. `locked`: ranks wait for loader workers that all stand at a lock. `absent`:
+    a rank or a node that did not come. `network`: all ranks wait in one call that fits. `work_flag` is what a
+    user sets `work` by.
     """
 
     news: float = 0.9  # two looks are a second apart, less what a look takes

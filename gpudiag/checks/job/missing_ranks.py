@@ -70,9 +70,15 @@ def describe_absence(job: Job, absent: Sequence[int], waiting: Sequence[Position
         belong += f" (WORLD_SIZE {job.world_size}, MASTER_ADDR {job.master.rpartition(':')[0]})"
         if _STORE in _inside(waiting):
             was = "was" if len(absent) == 1 else "were"
-            return f"{name_ranks(absent)} {have} no process, {belong}: {they} {was} never started, or ended before the rendezvous"
+            return (
+                f"{name_ranks(absent)} {have} no process, {belong}: {they} {was} never started,"
+                " or ended before the rendezvous"
+            )
         if came_to_rendezvous(waiting):
-            return f"{name_ranks(absent)} no longer {have} a process, {belong}: {they} came to the rendezvous, and {have} ended since"
+            return (
+                f"{name_ranks(absent)} no longer {have} a process, {belong}: {they} came to the"
+                f" rendezvous, and {have} ended since"
+            )
     return f"{name_ranks(absent)} no longer {have} a process, {belong}"
 
 
@@ -124,11 +130,14 @@ def _describe_missing(job: Job, missing: Sequence[int], *, here: bool) -> str:
     count = f"{len(job.ranks)} of {job.world_size} ranks"
     if here:
         return (
-            f"{name_ranks(missing)} {is_} not there: {count} were started and still run, and {name_ranks(missing)} never started, or ended before "
-            "the others had joined"
+            f"{name_ranks(missing)} {is_} not there: {count} were started and still run, and"
+            f" {name_ranks(missing)} never started, or ended before the others had joined"
         )
     node = _describe_nodes(job, missing)
-    return f"{name_ranks(missing)} {has} not joined{node}: {count} are on this machine, and the others never started, or wait elsewhere"
+    return (
+        f"{name_ranks(missing)} {has} not joined{node}: {count} are on this machine, and the"
+        " others never started, or wait elsewhere"
+    )
 
 
 def _describe_nodes(job: Job, missing: Sequence[int]) -> str:
@@ -156,6 +165,6 @@ def _remedy(job: Job, missing: Sequence[int], *, here: bool) -> str:
         return OTHER_MACHINES
     first = missing[0]
     return (
-        f"Start {name_ranks(missing)}: `RANK={first} WORLD_SIZE={job.world_size}`, with the same MASTER_ADDR and MASTER_PORT; if it was started, "
-        "read what it printed last: it ended before it joined."
+        f"Start {name_ranks(missing)}: `RANK={first} WORLD_SIZE={job.world_size}`, with the same MASTER_ADDR"
+        " and MASTER_PORT; if it was started, read what it printed last: it ended before it joined."
     )

@@ -137,7 +137,10 @@ class Position:
 
     @property
     def where(self) -> str:
-        """`data.py:6 in load_batch`, with the line of a trainer that is installed; empty where no line of the user's is known."""
+        """`data.py:6 in load_batch`, with the line of a trainer that is installed.
+
+        Empty where no line of the user's is known.
+        """
         line, inner = describe_line(self.call.own), find_installed(self.call.library)
         if inner is None or not line:
             return line
@@ -481,7 +484,10 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
 
 
 def _count_idle_workers(seen: RankSeen) -> int:
-    """How many workers a pool of multiprocessing has whose result is awaited; 0 where one of them is at a task."""
+    """How many workers a pool of multiprocessing has whose result is awaited.
+
+    0 where one of them is at a task.
+    """
     mains = [child.looks[-1].main for child in seen.children if child.looks]
     of_pool = [one for one in (seen.last.main, *mains) if one is not None and _has_file(one, _POOL)]
     workers = [one for one in of_pool if one is not seen.last.main]

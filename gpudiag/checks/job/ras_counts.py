@@ -197,7 +197,8 @@ def _judge_statuses(communicator: RasCommunicator, names: _Names) -> list[Differ
             names,
             _ranks(left),
             running,
-            f"{{ranks}} {{has}} left {_words(communicator)} ({', '.join(one.word for one in left)}), in which {{others}} still run",
+            f"{{ranks}} {{has}} left {_words(communicator)}"
+            f" ({', '.join(one.word for one in left)}), in which {{others}} still run",
         )
     ]
 
@@ -232,7 +233,10 @@ def _judge_counts(communicator: RasCommunicator, names: _Names) -> Difference | 
         return _difference(Apart.ELSEWHERE, communicator, names, few, most, text)
     if len(whole) < communicator.size:
         return None  # absent ranks were reported
-    text = f"all ranks of {_words(communicator)} have launched the same {highest} collectives, and no rank launches"
+    text = (
+        f"all ranks of {_words(communicator)} have launched the same {highest}"
+        " collectives, and no rank launches"
+    )
     return _difference(Apart.NONE, communicator, names, (), sorted(whole), f"{text} another")
 
 
@@ -245,7 +249,10 @@ def _judge_sets(communicator: RasCommunicator, names: _Names) -> Difference | No
         launched, size, ranks = min(sets)
         most = max(sets)[0]
         if len(sets) > 1 and len(ranks) == size:
-            text = f"{{ranks}} {{has}} launched {launched} {_many(operation, launched)} in {_words(communicator)}, and others {most}"
+            text = (
+                f"{{ranks}} {{has}} launched {launched} {_many(operation, launched)} in"
+                f" {_words(communicator)}, and others {most}"
+            )
             return _difference(Apart.BEHIND, communicator, names, ranks, (), text)
     return None
 
@@ -257,8 +264,8 @@ def _behind_text(
     name = max(fewer, key=lambda one: fewer[one][1] - fewer[one][0])
     has_launched, most = fewer[name]
     return (
-        f"{{ranks}} {{has}} launched {has_launched} {_many(name, has_launched)} in {_words(communicator)}, {{others}} "
-        f"{most}: {most - has_launched} behind, and nothing moves"
+        f"{{ranks}} {{has}} launched {has_launched} {_many(name, has_launched)} in {_words(communicator)},"
+        f" {{others}} {most}: {most - has_launched} behind, and nothing moves"
     )
 
 
@@ -298,11 +305,13 @@ def _notes(looks: RasLooks, last: RasLook) -> list[str]:
         notes.append("NCCL RAS answered once and not twice: whether its counts stand still is not known")
     if not last.is_complete:
         notes.append(
-            f"NCCL {last.nccl_version}'s RAS has no JSON: of communicators that it calls OK it gives no counts"
+            f"NCCL {last.nccl_version}'s RAS has no JSON: of communicators"
+            " that it calls OK it gives no counts"
         )
     if last.timeouts:
         notes.append(
-            f"NCCL RAS timed out {last.timeouts} times while it collected this: what it calls OK is not certain"
+            f"NCCL RAS timed out {last.timeouts} times while it collected this:"
+            " what it calls OK is not certain"
         )
     unnamed = max(0, last.unasked_process_count - len(last.processes))
     if unnamed:

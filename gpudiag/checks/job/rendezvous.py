@@ -10,8 +10,9 @@ from gpudiag.model.job_agent import AgentSeen
 from gpudiag.model.reading import Missing
 
 _NODE_MEANING = (
-    "Start torchrun on the nodes that are missing, with the same --rdzv-endpoint, --rdzv-id and --nnodes; look at what it printed there. "
-    "Check from there that the endpoint answers: `nc -vz {host} {port}`. torchrun gives up after 10 minutes (`--rdzv-conf join_timeout=SECONDS`)."
+    "Start torchrun on the nodes that are missing, with the same --rdzv-endpoint, --rdzv-id and --nnodes;"
+    " look at what it printed there. Check from there that the endpoint answers: `nc -vz {host} {port}`."
+    " torchrun gives up after 10 minutes (`--rdzv-conf join_timeout=SECONDS`)."
 )
 
 

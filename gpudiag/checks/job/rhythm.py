@@ -3,11 +3,13 @@
 A training step makes every rank run and then wait for the others, so its main thread falls asleep at the same
 points of every step. Two ways to see that, the stricter first:
 
-1. How the ranks spend their time repeats itself: the shortest shift at which the record resembles itself about as well as
-   at any other is the step's length. Compared are the share of time asleep (gloo, and whatever blocks), and how often threads
-   went to sleep (with NCCL they spin while they wait, and sleep in each backward pass for autograd's own thread).
-2. On a busy machine no step is like the other, but the ranks still meet: moments at which most of them went to sleep
-   together, some time apart. Of a step in which they meet several times, this gives the part between two meetings.
+1. How the ranks spend their time repeats itself: the shortest shift at which the record resembles itself
+   about as well as at any other is the step's length. Compared are the share of time asleep (gloo, and
+   whatever blocks), and how often threads went to sleep (with NCCL they spin while they wait, and sleep in
+   each backward pass for autograd's own thread).
+2. On a busy machine no step is like the other, but the ranks still meet: moments at which most of them went
+   to sleep together, some time apart. Of a step in which they meet several times, this gives the part between
+   two meetings.
 
 Time in which a thread is ready to run and gets no processor counts as running, so the load of the machine is
 no sleep.

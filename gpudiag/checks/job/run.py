@@ -33,7 +33,10 @@ _STARTS_ELSEWHERE = frozenset((
     "pdsh", "ssh", "kubectl", "docker", "podman", "ray", "apptainer", "singularity", "enroot", "nerdctl", "bsub", "qsub", "aprun",
 ))  # fmt: skip
 _EXCEPTION = re.compile(r"\w(Error|Exception|Interrupt|Failure)\b")
-_NAN_REMEDY = "Look for the step in which this rank's loss or gradients turn NaN: its data first, then its GPU (`gpudiag preflight`)."
+_NAN_REMEDY = (
+    "Look for the step in which this rank's loss or gradients turn NaN: its data first,"
+    " then its GPU (`gpudiag preflight`)."
+)
 _CAUSES = {
     "runs": "it computes longer",
     "queues": "it waits for a processor",
@@ -172,8 +175,8 @@ def _left(leaver: RankRecord, root: RankRecord, facts: RunFacts) -> Finding:
     after = format_seconds((leaver.ended - facts.started).total_seconds()) if leaver.ended else "a while"
     last = f"; it was last seen at {leaver.last_place}" if leaver.last_place else ""
     message = (
-        f"{describe_rank(leaver)} left: it ended with exit status 0 after {after}, while {describe_rank(root)} "
-        f"{_waited(root)}{last}"
+        f"{describe_rank(leaver)} left: it ended with exit status 0 after {after}, while"
+        f" {describe_rank(root)} {_waited(root)}{last}"
     )
     return kinds.RANK_LEFT.finding(
         _subject(leaver, facts.host), message, *_echo_facts(root), *_kernel_facts(facts)
@@ -240,11 +243,14 @@ def _failure(root: RankRecord, facts: RunFacts) -> Finding:
     nan = _describe_nan(root, error, facts)
     if is_echo(root) and root.signal != "SIGTERM":
         message = (
-            f"{describe_rank(root)} only lost another rank, after {after}{why}{at}{place}; the rank that failed first "
-            f"is {_where_else(facts)}"
+            f"{describe_rank(root)} only lost another rank, after {after}{why}{at}{place}; the rank that"
+            f" failed first is {_where_else(facts)}"
         )
     else:
-        message = f"{describe_rank(root)} failed first: it {describe_end(root)} after {after}{why}{at}{place}{killer}{nan}"
+        message = (
+            f"{describe_rank(root)} failed first: it {describe_end(root)} after"
+            f" {after}{why}{at}{place}{killer}{nan}"
+        )
     followers = _describe_followers(root, facts.ranks)
     evidence = [
         Evidence("exit_code", code, source="wait status")
@@ -409,7 +415,10 @@ def describe_unseen_ranks(facts: RunFacts) -> str:
         return "; ".join(facts.unseen)
     starter = starts_elsewhere(facts.command)
     if starter:
-        return f"{starter} may have started ranks elsewhere; to have them watched, let it start `gpudiag run` there"
+        return (
+            f"{starter} may have started ranks elsewhere; to have them watched,"
+            " let it start `gpudiag run` there"
+        )
     if facts.seconds < _UNWATCHED_SECONDS:
         return "it started none, or they ended too soon"
     return "no process of the command has a rank, or is a Python's"

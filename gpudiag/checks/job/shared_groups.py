@@ -165,8 +165,9 @@ def _describe(job: Job, calls: Sequence[ThreadCall], hang_seconds: float) -> Fin
     group = _name_group(beside[0], job)
     unknown = "" if _group_of(others[0].call) is not None else " (DDP takes it, unless it is given another)"
     message = (
-        f"{_name_threads(beside)} {_wait(beside)} in {_name_call(beside[0])} of {group}, while {_name_threads(others)} {_wait(others)} in "
-        f"{_name_call(others[0])} of the same group{unknown}, {describe_seconds(since)} so far: the order of the calls of two threads differs between ranks"
+        f"{_name_threads(beside)} {_wait(beside)} in {_name_call(beside[0])} of {group}, while"
+        f" {_name_threads(others)} {_wait(others)} in {_name_call(others[0])} of the same group{unknown},"
+        f" {describe_seconds(since)} so far: the order of the calls of two threads differs between ranks"
     )
     facts = tuple(fact for call in (*beside[:2], *others[:2]) for fact in _facts(call))
     if since < hang_seconds:
@@ -228,6 +229,6 @@ def _remedy(call: ThreadCall, group: str) -> str:
         "dcp.async_save(..., process_group=own)" if saves else f"dist.{call.call.operation}(..., group=own)"
     )
     return (
-        f"Give the thread {call.thread.name} a process group of its own instead of {group}: `own = {made}` on all ranks, once, before it "
-        f"starts; then `{used}`."
+        f"Give the thread {call.thread.name} a process group of its own instead of {group}: `own = {made}`"
+        f" on all ranks, once, before it starts; then `{used}`."
     )

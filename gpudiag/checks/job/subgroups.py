@@ -130,8 +130,8 @@ def _describe_missing(waiters: Waiters, call: _Call) -> Finding:
         f"{pronoun} {is_are(guilty, 'waits')} in {describe_call(head)}" if len(alike) == 1 else _each(alike)
     )
     message = (
-        f"{name_positions(guilty)} {is_are(guilty, 'is')} not in {_name_call(waiters, waits)} that {waits.name} "
-        f"{is_are(waits.positions, 'waits')} in{waiters.since}: {elsewhere}{why}"
+        f"{name_positions(guilty)} {is_are(guilty, 'is')} not in {_name_call(waiters, waits)} that"
+        f" {waits.name} {is_are(waits.positions, 'waits')} in{waiters.since}: {elsewhere}{why}"
     )
     return kind.finding(subject_of(Group(guilty), waiters.job), message, *facts_of(head), *facts_of(waits))
 
@@ -141,8 +141,9 @@ def _describe_extra(waiters: Waiters, call: _Call) -> Finding:
     alike = group_alike(call.absent)
     kind, why = explain_apart(call.waits, alike[-1])
     message = (
-        f"{call.waits.name} {is_are(call.waits.positions, 'waits')} in {_name_call(waiters, call.waits)}{waiters.since}, and "
-        f"{name_positions(call.absent)} {is_are(call.absent, 'is')} not in it: {_each(alike)}{why}"
+        f"{call.waits.name} {is_are(call.waits.positions, 'waits')} in"
+        f" {_name_call(waiters, call.waits)}{waiters.since}, and {name_positions(call.absent)}"
+        f" {is_are(call.absent, 'is')} not in it: {_each(alike)}{why}"
     )
     facts = (*facts_of(call.waits), *facts_of(alike[-1]))
     return kind.finding(subject_of(call.waits, waiters.job), message, *facts)

@@ -52,7 +52,10 @@ def _training_function(look: ProcessLook, *, may_poll: bool) -> tuple[str, str] 
 
 
 def _only_waits(main: ThreadLook, *, may_poll: bool) -> bool:
-    """Whether a main thread waits for a thread: in a join, a result, an event loop; with `may_poll` in a loop that asks."""
+    """Whether a main thread waits for a thread: in a join, a result, an event loop.
+
+    With `may_poll` in a loop that asks.
+    """
     place = next(
         (n for n, frame in enumerate(main.frames) if frame in own_frames(main.frames)), len(main.frames)
     )

@@ -130,9 +130,10 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
 
 
 def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
-    """Whether only the C functions of a rank show what it does: it has a GPU and takes processor time; nothing else moves.
+    """Whether only the C functions of a rank show what it does: it has a GPU and takes processor time.
 
-    Not where it is known to work by the name of its function, or to wait in a collective by its frames.
+    Nothing else moves. Not where it is known to work by the name of its function, or to wait in a collective
+    by its frames.
     """
     main = rank.last.main
     if main is None or main.native or not uses_gpu(rank) or rank.last.frozen or rank.last.traced_by:
@@ -271,9 +272,9 @@ def _stood_seconds(alive: Sequence[Position]) -> float:
 
 
 def _kind_of_gone(stood: float | None, limits: HangLimits) -> FindingKind | None:
-    """The kind of finding for a rank that has ended, by how long the others have stood still since; None: no news.
+    """The kind of finding for a rank that has ended, by how long the others have stood still since.
 
-    Ranks of a job that ends go one after the other.
+    None: no news. Ranks of a job that ends go one after the other.
     """
     if stood is None or stood >= limits.still:
         return kinds.GONE
@@ -305,15 +306,22 @@ def _not_in(group: Group, waiters: Waiters) -> str:
         inner += f"; an exception took {'it' if pronoun == 'it' else 'them'} there: `{caught}`"
     loop = f", in the loop {head.in_loop}" if head.in_loop else ""
     if all(one.waits_for_gpu for one in waiters.positions):
-        return f"{group.name} {is_are(group.positions, head.words)}{line}{loop}{inner}, while {waiters.describe_for_gpu()}{waiters.since}"
+        return (
+            f"{group.name} {is_are(group.positions, head.words)}{line}{loop}{inner}, while"
+            f" {waiters.describe_for_gpu()}{waiters.since}"
+        )
     return (
-        f"{group.name} {is_are(group.positions, 'is')} not in {waiters.describe_call()} that {waiters.name} "
-        f"{is_are(waiters.positions, 'waits')} in{waiters.since}: {pronoun} {is_are(group.positions, head.words)}{line}{loop}{inner}"
+        f"{group.name} {is_are(group.positions, 'is')} not in {waiters.describe_call()} that {waiters.name}"
+        f" {is_are(waiters.positions, 'waits')} in{waiters.since}: {pronoun}"
+        f" {is_are(group.positions, head.words)}{line}{loop}{inner}"
     )
 
 
 def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[FindingKind, str] | None:
-    """The kind of finding for ranks that others wait for, and the limit that is passed; None where it is no news."""
+    """The kind of finding for ranks that others wait for, and the limit that is passed.
+
+    None where it is no news.
+    """
     head, since = group.head, waiters.since_seconds
     waited = since or 0.0
     if head.kind == at.GONE:
@@ -346,7 +354,10 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
         once = head.kind == at.SLEEP and not (tries or head.in_loop)
         wakes = _wakes_in(group) if once else None
         if wakes is not None and wakes <= limits.nap and since is not None and since < limits.idle:
-            limit = f"; it wakes up in {describe_seconds(wakes)}: once the others have waited for {limits.idle:g} s it is called a hang"
+            limit = (
+                f"; it wakes up in {describe_seconds(wakes)}: once the others have waited for"
+                f" {limits.idle:g} s it is called a hang"
+            )
             return None if still < limits.still else (kinds.NOT_YET, limit)
         if still >= limits.still:
             ends = "" if wakes is None else f"; it wakes up in {describe_seconds(wakes)}"
@@ -379,7 +390,10 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
 
 
 def _wakes_in(group: Group) -> float | None:
-    """Seconds until the last of these ranks wakes up; None where one sleeps again and again, or without a known end."""
+    """Seconds until the last of these ranks wakes up.
+
+    None where one sleeps again and again, or without a known end.
+    """
     ends = [wakes_in(one.seen.looks) for one in group.positions]
     return None if None in ends else max(end for end in ends if end is not None)
 
@@ -423,7 +437,10 @@ def _judge_without_waiters(
 
 
 def _idle_limit(one: Position, limits: HangLimits) -> float:
-    """After how long a rank is blamed that stands still while nobody waits; soon for what cannot end by itself."""
+    """After how long a rank is blamed that stands still while nobody waits.
+
+    Soon for what cannot end by itself.
+    """
     main = one.seen.last.main
     awaited = main.awaited if main is not None else None
     if awaited is not None and awaited.kind == "lock file" and REMOVABLE in awaited.detail:
@@ -496,7 +513,10 @@ def _headline(
 
 
 def _progress(positions: Sequence[Position], libraries: LibraryEvidence) -> str:
-    """`lines, counters or files of 4 of 4 ranks move, step 41 -> 43`; who waits, and for how long, where nothing moves."""
+    """`lines, counters or files of 4 of 4 ranks move, step 41 -> 43`.
+
+    Who waits, and for how long, where nothing moves.
+    """
     moving = [one for one in positions if one.moves]
     if not moving:
         if libraries.moves is True:

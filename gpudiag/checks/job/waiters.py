@@ -18,7 +18,10 @@ from gpudiag.model.job import Job
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.reference.waits import GPU
 
-OTHER_MACHINES = "Look at all machines of the job at once: `srun --overlap --jobid JOB --ntasks-per-node 1 gpudiag hang`; or `gpudiag hang --json` on each, and `gpudiag merge` of the files."
+OTHER_MACHINES = (
+    "Look at all machines of the job at once: `srun --overlap --jobid JOB --ntasks-per-node 1 gpudiag hang`;"
+    " or `gpudiag hang --json` on each, and `gpudiag merge` of the files."
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,10 @@ def _who_is_past(odd: Group, most: Group) -> str:
         return ""
     (behind, line), (past, _) = sorted(zip((odd, most), frames, strict=True), key=lambda one: one[1].line)
     where = f"`{line.text}` ({line.place})" if line.text else line.place
-    return f"; {past.name} {is_are(past.positions, 'is')} past {where}, where {behind.name} still {is_are(behind.positions, 'is')}"
+    return (
+        f"; {past.name} {is_are(past.positions, 'is')} past {where}, where {behind.name} still"
+        f" {is_are(behind.positions, 'is')}"
+    )
 
 
 def _way_past(odd: Group, most: Group) -> str:
@@ -102,7 +105,10 @@ def _swallowed_between(odd: Position, most: Position) -> str:
             (a for frame in inner for a in frame.inside if a.startswith("try") and a not in one.inside), ""
         )
     return (
-        f"the call stands in a {tried} of {other.place.partition(':')[0]}: an exception was likely swallowed there"
+        (
+            f"the call stands in a {tried} of {other.place.partition(':')[0]}:"
+            " an exception was likely swallowed there"
+        )
         if tried
         else ""
     )

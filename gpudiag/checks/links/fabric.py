@@ -33,7 +33,10 @@ NOT_READY = _kind(
     code="fabric.not_ready",
     outcome=Outcome.FAIL,
     severity=Severity.CONFIG,
-    meaning="The driver reports that the GPU is not registered with the NVLink fabric: CUDA will refuse to start (802).",
+    meaning=(
+        "The driver reports that the GPU is not registered with the NVLink"
+        " fabric: CUDA will refuse to start (802)."
+    ),
     stated=True,
 )
 UNHEALTHY = _kind(
@@ -42,7 +45,10 @@ UNHEALTHY = _kind(
     severity=Severity.ISOLATE,
     owner=Owner.HARDWARE,
     meaning="The driver reports that the GPU's connection to the NVLink fabric is unhealthy.",
-    remedy="Drain the machine and reset all of its GPUs; if it comes back, have the switch tray and the GPU examined.",
+    remedy=(
+        "Drain the machine and reset all of its GPUs; if it comes back, have the"
+        " switch tray and the GPU examined."
+    ),
     stated=True,
 )
 LIMITED = _kind(
@@ -57,7 +63,9 @@ CLIQUE_DIFFERS = _kind(
     code="fabric.clique_differs",
     outcome=Outcome.WARN,
     severity=Severity.CONFIG,
-    meaning="GPUs of one machine are in different NVLink domains: NVLink does not reach from one to the other.",
+    meaning=(
+        "GPUs of one machine are in different NVLink domains: NVLink does not reach from one to the other."
+    ),
     remedy="Look at the fabric's partitions; in one job use GPUs of one domain.",
 )
 
@@ -65,8 +73,10 @@ NO_DOMAIN = _kind(
     code="fabric.no_domain",
     outcome=Outcome.WARN,
     severity=Severity.CONFIG,
-    meaning="A GPU of a rack (NVL72) is registered with the NVLink fabric, and its cluster UUID or clique is zero: it is in "
-    "no NVLink domain, and NVLink does not reach the other trays.",
+    meaning=(
+        "A GPU of a rack (NVL72) is registered with the NVLink fabric, and its cluster UUID or clique is"
+        " zero: it is in no NVLink domain, and NVLink does not reach the other trays."
+    ),
 )
 
 

@@ -5,19 +5,24 @@ from gpudiag.model.device import Device, FabricState, Snapshot
 from gpudiag.model.reading import Missing
 from gpudiag.reference.nvml import return_texts
 
-# Compute trays of racks: their switches are in trays of their own (NVIDIA, GB200 NVL Multi-Node Tuning Guide).
+# Compute trays of racks: their switches are in trays of their own (NVIDIA, GB200 NVL Multi-Node Tuning
+# Guide).
 _RACKS = ("GB200", "GB300")
-# NVLink 5 without a rack: the fabric manager works with a subnet manager (nvlsm), which needs InfiniBand's user interface
-# (NVIDIA, Fabric Manager user guide, "Fourth generation NVSwitch"; gpu-operator issue 2781).
+# NVLink 5 without a rack: the fabric manager works with a subnet manager (nvlsm), which needs InfiniBand's
+# user interface (NVIDIA, Fabric Manager user guide, "Fourth generation NVSwitch"; gpu-operator issue 2781).
 _NVLINK5 = ("B200", "B300")
 _NVLINK5_MODULES = ("mlx5_ib", "ib_umad")
 
 _ON_HOST = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must match the driver's."
 _ON_TRAYS = (
-    "The fabric manager runs on the rack's NVLink switch trays, not here: ask the rack's controller (NMX) whether this tray is "
-    "in a partition. For jobs on several trays look at the IMEX domain too: `nvidia-imex-ctl -N`. Then reset the GPUs."
+    "The fabric manager runs on the rack's NVLink switch trays, not here: ask the rack's controller (NMX)"
+    " whether this tray is in a partition. For jobs on several trays look at the IMEX domain too:"
+    " `nvidia-imex-ctl -N`. Then reset the GPUs."
 )
-_OUTSIDE = "The fabric manager runs outside, on the host of this {}: its administrator or the provider must look at it."
+_OUTSIDE = (
+    "The fabric manager runs outside, on the host of this {}: its"
+    " administrator or the provider must look at it."
+)
 
 
 def is_of_rack(device: Device) -> bool:
@@ -43,8 +48,9 @@ def advise_on_fabric(snapshot: Snapshot) -> str:
     missing = missing_modules(snapshot)
     if missing:
         return (
-            f"Load what the switches of NVLink 5 are managed through: `sudo modprobe -a {' '.join(missing)}` (package "
-            f"linux-modules-extra where they are not found), then `sudo systemctl restart nvidia-fabricmanager`. {_ON_HOST}"
+            f"Load what the switches of NVLink 5 are managed through: `sudo modprobe -a {' '.join(missing)}`"
+            " (package linux-modules-extra where they are not found), then `sudo systemctl restart"
+            f" nvidia-fabricmanager`. {_ON_HOST}"
         )
     return _ON_HOST
 

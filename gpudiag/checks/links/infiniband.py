@@ -54,8 +54,13 @@ PORT_DISABLED = _kind(
     code="infiniband.port_disabled",
     severity=Severity.CONFIG,
     owner=Owner.HOST,
-    meaning="An InfiniBand port is turned off: by someone, or by the subnet manager after errors on its link.",
-    remedy="Turn it on from the switch's side (`ibportstate`), or with `mlxlink -d DEVICE --port_state UP`; if nobody here turned it off, ask the administrator of the fabric.",
+    meaning=(
+        "An InfiniBand port is turned off: by someone, or by the subnet manager after errors on its link."
+    ),
+    remedy=(
+        "Turn it on from the switch's side (`ibportstate`), or with `mlxlink -d DEVICE --port_state UP`;"
+        " if nobody here turned it off, ask the administrator of the fabric."
+    ),
     basis=_INFINIBAND_PORT_BASIS,
 )
 LINK_FLAPS = _kind(
@@ -186,7 +191,10 @@ def infiniband_peer_memory(context: Context) -> Judgement:
         return not_readable("the kernel's modules", reaches)
     if reaches:
         return judged()
-    message = f"{len(ports)} RDMA ports, and no direct way for them to reach GPU memory (nvidia_peermem is not loaded)"
+    message = (
+        f"{len(ports)} RDMA ports, and no direct way for them to reach GPU"
+        " memory (nvidia_peermem is not loaded)"
+    )
     evidence = Evidence("nvidia_peermem", False, limit=True, source="/proc/modules")
     first = ports[0]
     return judged(NO_PEER_MEMORY.finding(_subject(context.snapshot, first), message, evidence))

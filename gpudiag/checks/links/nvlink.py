@@ -57,16 +57,21 @@ LINK_DOWN = _kind(
     code="nvlink.link_down",
     severity=Severity.ISOLATE,
     meaning="NVLinks that this GPU's model has, or that are up on the identical GPUs beside it, are down.",
-    remedy="Reset all GPUs of the machine together; if the link stays down, have the GPU or its board replaced.",
+    remedy=(
+        "Reset all GPUs of the machine together; if the link stays down, have the GPU or its board replaced."
+    ),
 )
 SHARED_LINKS_DOWN = _kind(
     code="nvlink.shared_links_down",
     severity=Severity.ISOLATE,
     category=Category.HW_NVSWITCH,
-    meaning="Every GPU of the machine has NVLinks down: what they share is at fault, a switch or the baseboard.",
+    meaning=(
+        "Every GPU of the machine has NVLinks down: what they share is at fault, a switch or the baseboard."
+    ),
     remedy=(
-        "Look for SXids in the kernel log and at the fabric manager's log (in a rack, at the switch trays); reset all"
-        " GPUs of the machine together; if the links stay down, have the switch or the baseboard replaced."
+        "Look for SXids in the kernel log and at the fabric manager's log (in a rack, at the"
+        " switch trays); reset all GPUs of the machine together; if the links stay down, have"
+        " the switch or the baseboard replaced."
     ),
 )
 ALL_LINKS_DOWN = _kind(
@@ -75,8 +80,8 @@ ALL_LINKS_DOWN = _kind(
     owner=Owner.HOST,
     meaning="GPUs that are joined by NVLink have no link up: the fabric is not set up.",
     remedy=(
-        "Start the fabric manager (`systemctl status nvidia-fabricmanager`), whose version must match the driver's; in a"
-        " rack it runs on the switch trays, in a virtual machine on the host."
+        "Start the fabric manager (`systemctl status nvidia-fabricmanager`), whose version must match the"
+        " driver's; in a rack it runs on the switch trays, in a virtual machine on the host."
     ),
 )
 
@@ -257,8 +262,13 @@ RATE_LOWER = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.HW_NVLINK,
     owner=Owner.HARDWARE,
-    meaning="The NVLinks of a GPU run at a lower rate than those of the identical GPUs beside it: collectives wait for them.",
-    remedy="Reset all GPUs of the machine together; if the rate stays lower, have the GPU or its board replaced.",
+    meaning=(
+        "The NVLinks of a GPU run at a lower rate than those of the identical GPUs"
+        " beside it: collectives wait for them."
+    ),
+    remedy=(
+        "Reset all GPUs of the machine together; if the rate stays lower, have the GPU or its board replaced."
+    ),
     basis=Basis(
         reads="The common speed of a GPU's NVLinks, NVML field NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON.",
         limit="what most identical GPUs of this machine have",
@@ -285,7 +295,10 @@ def _judge_rate(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     rate, usual = device.nvlink_bytes_per_second, usual_value(snapshot, device, "nvlink_bytes_per_second")
     if isinstance(rate, Missing) or not isinstance(usual, float) or rate >= usual:
         return
-    message = f"{name_device(device)}: its NVLinks run at {rate / 1e9:.1f} GB/s each way, those of most GPUs here at {usual / 1e9:.1f}"
+    message = (
+        f"{name_device(device)}: its NVLinks run at {rate / 1e9:.1f} GB/s each way, those of"
+        f" most GPUs here at {usual / 1e9:.1f}"
+    )
     evidence = Evidence("nvlink_bytes_per_second", rate, "B/s", usual, "NVML; limit: peers")
     yield RATE_LOWER.finding(device_subject(snapshot, device), message, evidence)
 

@@ -41,7 +41,10 @@ _CAPTURES = "nvidia-smi -q of A100, H100, B200 and T4"
 _RESEAT = "Reseat the card or its riser and cable, and look at the slot's bifurcation in the firmware set-up."
 _kind = partial(FindingKind, category=Category.HW_PCIE, owner=Owner.HARDWARE, remedy=_RESEAT)
 _PCIE_WIDTH_BASIS = Basis(
-    reads="Width and generation of the link now, what the GPU supports, and what the bridge above it in /sys/bus/pci supports.",
+    reads=(
+        "Width and generation of the link now, what the GPU supports, and what the bridge"
+        " above it in /sys/bus/pci supports."
+    ),
     limit="the smaller of GPU and slot; where the slot is not visible, peers and the recorded good state",
     look_also=(
         "nvidia-smi -q | grep -A12 'GPU Link Info'",
@@ -66,7 +69,9 @@ GENERATION_REDUCED = _kind(
     code="pcie.generation_reduced",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="Under load the GPU's PCIe link runs at a lower generation than both the GPU and its slot support.",
+    meaning=(
+        "Under load the GPU's PCIe link runs at a lower generation than both the GPU and its slot support."
+    ),
     basis=replace(
         _PCIE_WIDTH_BASIS,
         limit="the smaller of GPU and slot, on GPUs at work; an idle link is slow on purpose",
@@ -206,9 +211,14 @@ SLOT_SLOWER = _kind(
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     owner=Owner.HOST,
-    meaning="A GPU's slot has fewer lanes or a lower PCIe generation than the slots of identical GPUs: copies to it are slower, "
-    "and collectives wait for them.",
-    remedy="Move the card to a slot as good as the others, or change the slot's bifurcation in the firmware set-up.",
+    meaning=(
+        "A GPU's slot has fewer lanes or a lower PCIe generation than the slots of identical GPUs:"
+        " copies to it are slower, and collectives wait for them."
+    ),
+    remedy=(
+        "Move the card to a slot as good as the others, or change the slot's"
+        " bifurcation in the firmware set-up."
+    ),
     basis=Basis(
         reads="What the bridge above each GPU in /sys/bus/pci supports, and what the GPU supports.",
         limit="what most identical GPUs of this machine have; of two, the better slot",
@@ -236,7 +246,10 @@ def _judge_slot(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     own, others = _slot(device), [_slot(one) for one in alike(snapshot, device)]
     usual = others[0] if len(others) == 1 else majority_of((own, *others))
     if isinstance(own, tuple) and isinstance(usual, tuple) and link_speed(own) < link_speed(usual):
-        message = f"{name_device(device)}: its slot gives PCIe {link_words(own)}, those of identical GPUs {link_words(usual)}"
+        message = (
+            f"{name_device(device)}: its slot gives PCIe {link_words(own)}, those of"
+            f" identical GPUs {link_words(usual)}"
+        )
         evidence = Evidence("pcie_slot", link_words(own), None, link_words(usual), "sysfs; limit: peers")
         yield SLOT_SLOWER.finding(device_subject(snapshot, device), message, evidence)
 
@@ -328,14 +341,18 @@ NONFATAL = _error_kind(
     code="pcie.nonfatal_errors",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    meaning="The PCIe link of the GPU has lost packets that could not be corrected since the earlier reading.",
+    meaning=(
+        "The PCIe link of the GPU has lost packets that could not be corrected since the earlier reading."
+    ),
     basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
 )
 NONFATAL_SINCE_BOOT = _error_kind(
     code="pcie.nonfatal_errors_since_boot",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    meaning="The PCIe link of the GPU has lost packets that could not be corrected since the machine was started.",
+    meaning=(
+        "The PCIe link of the GPU has lost packets that could not be corrected since the machine was started."
+    ),
     remedy="Watch whether the count grows (`gpudiag history`); if it does, reseat the card.",
     basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
 )

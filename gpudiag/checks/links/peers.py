@@ -29,8 +29,11 @@ _redirection_kind = partial(FindingKind, outcome=Outcome.WARN, severity=Severity
 ACS_REDIRECTS = _redirection_kind(
     code="host.acs_redirects",
     category=Category.HW_PCIE,
-    meaning="PCI bridges above GPUs send traffic between GPUs up to the processor (ACS redirection is on): it is slow, and NCCL "
-    "may hang in its first collective (NVIDIA/nccl issue 1999). NCCL_P2P_DISABLE=1 avoids it.",
+    meaning=(
+        "PCI bridges above GPUs send traffic between GPUs up to the processor (ACS redirection"
+        " is on): it is slow, and NCCL may hang in its first collective (NVIDIA/nccl issue"
+        " 1999). NCCL_P2P_DISABLE=1 avoids it."
+    ),
     remedy="On bare metal, turn ACS off for these bridges in the firmware set-up, or with `setpci` at boot.",
     basis=Basis(
         reads="The ACS control register of every PCI bridge above a GPU; the kernel shows it to root only.",
@@ -41,8 +44,10 @@ ACS_REDIRECTS = _redirection_kind(
 IOMMU_TRANSLATES = _redirection_kind(
     code="host.iommu_translates",
     category=Category.SW_CONFIG,
-    meaning="The IOMMU translates the GPUs' reads and writes, which slows or stops traffic between them: NCCL may hang in its "
-    "first collective (NVIDIA/nccl issue 1999). NCCL_P2P_DISABLE=1 avoids it.",
+    meaning=(
+        "The IOMMU translates the GPUs' reads and writes, which slows or stops traffic between them:"
+        " NCCL may hang in its first collective (NVIDIA/nccl issue 1999). NCCL_P2P_DISABLE=1 avoids it."
+    ),
     remedy="On bare metal add `iommu=pt` to the kernel's command line and reboot.",
     basis=Basis(
         reads="The type of the IOMMU groups that GPUs are in, /sys/kernel/iommu_groups/*/type.",
@@ -69,7 +74,10 @@ def host_acs(context: Context) -> Judgement:
         return not_readable("ACS settings of the bridges", bridges)
     if not bridges:
         return judged()
-    message = f"ACS redirects traffic at {len(bridges)} bridges above GPUs ({', '.join(map(short_bus_id, bridges[:4]))}): NCCL may hang"
+    message = (
+        f"ACS redirects traffic at {len(bridges)} bridges above GPUs"
+        f" ({', '.join(map(short_bus_id, bridges[:4]))}): NCCL may hang"
+    )
     evidence = Evidence("redirecting_bridges", len(bridges), "bridges", 0, "PCI configuration space")
     return judged(host_finding(context, ACS_REDIRECTS, message, evidence))
 

@@ -29,7 +29,9 @@ _BESIDE = ("board", "pcie_switch", "pcie_switches")
 _TREE = "lspci -tv"
 _NIC_BASIS = Basis(
     reads="The bridges above each GPU and each RDMA card in /sys/bus/pci/devices, and the cards' board_id.",
-    limit=f"a card below the switch of each GPU, where at least {_ODD_SHARE - 1} of {_ODD_SHARE} GPUs have one",
+    limit=(
+        f"a card below the switch of each GPU, where at least {_ODD_SHARE - 1} of {_ODD_SHARE} GPUs have one"
+    ),
     look_also=("gpudiag topo", "nvidia-smi topo -m", _TREE),
 )
 _ROOT_BASIS = Basis(
@@ -47,27 +49,45 @@ _kind = partial(
 )
 GPU_WITHOUT_NIC = _kind(
     code="topology.gpu_without_nic",
-    meaning="A GPU has no RDMA card below its PCIe switch, and nearly all others have one: its traffic to other machines goes "
-    "through a processor or over another GPU, and all ranks wait for it.",
-    remedy="Compare `lspci -tv` with that of a good machine: look for a card that is missing, in another slot, or on another cable.",
+    meaning=(
+        "A GPU has no RDMA card below its PCIe switch, and nearly all others have one: its traffic to other"
+        " machines goes through a processor or over another GPU, and all ranks wait for it."
+    ),
+    remedy=(
+        "Compare `lspci -tv` with that of a good machine: look for a card that is missing, in"
+        " another slot, or on another cable."
+    ),
     basis=_NIC_BASIS,
 )
 NIC_WITHOUT_GPU = _kind(
     code="topology.nic_without_gpu",
-    meaning="The machine has one equal RDMA card for each GPU, and one card is below no GPU's PCIe switch: two GPUs share a card.",
-    remedy="Compare `lspci -tv` with that of a good machine: look for a card in another slot or on another cable.",
+    meaning=(
+        "The machine has one equal RDMA card for each GPU, and one card is below no GPU's"
+        " PCIe switch: two GPUs share a card."
+    ),
+    remedy=(
+        "Compare `lspci -tv` with that of a good machine: look for a card in"
+        " another slot or on another cable."
+    ),
     basis=_NIC_BASIS,
 )
 GPU_ON_OTHER_ROOT = _kind(
     code="topology.gpu_on_other_root",
-    meaning="Equal GPUs are spread evenly over the processors, except for one: it is in another slot, or the firmware names a wrong "
-    "NUMA node for it.",
-    remedy="Compare slots and `lspci -tv` with a good machine; look at the NUMA settings (NPS, SNC) in the firmware set-up.",
+    meaning=(
+        "Equal GPUs are spread evenly over the processors, except for one: it is in another slot, or the"
+        " firmware names a wrong NUMA node for it."
+    ),
+    remedy=(
+        "Compare slots and `lspci -tv` with a good machine; look at the NUMA settings"
+        " (NPS, SNC) in the firmware set-up."
+    ),
     basis=_ROOT_BASIS,
 )
 NIC_LINK_SLOWER = _kind(
     code="topology.nic_link_slower",
-    meaning="The PCIe link of a network card has fewer lanes or a lower generation than those of equal cards.",
+    meaning=(
+        "The PCIe link of a network card has fewer lanes or a lower generation than those of equal cards."
+    ),
     remedy="Reseat the card, its riser and cable; look at the slot's bifurcation in the firmware set-up.",
     owner=Owner.HARDWARE,
     basis=_LINK_BASIS,
@@ -115,14 +135,20 @@ def _judge_pairs(snapshot: Snapshot, gpus: Sequence[Device]) -> Iterator[Finding
     where = ", ".join(f"{nic.name} (at {short_bus_id(nic.bus_id)})" for nic in alone)
     if without and len(without) * _ODD_SHARE <= len(gpus):
         for gpu in without:
-            message = f"{name_device(gpu)} has no RDMA card below its PCIe switch; {len(gpus) - len(without)} of {len(gpus)} GPUs have one"
+            message = (
+                f"{name_device(gpu)} has no RDMA card below its PCIe switch;"
+                f" {len(gpus) - len(without)} of {len(gpus)} GPUs have one"
+            )
             message += f"; {where} is below no GPU's switch" if alone else ""
             facts = [Evidence("nics_beside", 0, "cards", 1, "/sys/bus/pci/devices; limit: peers")]
             facts += [Evidence("nic_without_gpu", nic.name, source="/sys/bus/pci/devices") for nic in alone]
             yield GPU_WITHOUT_NIC.finding(device_subject(snapshot, gpu), message, *facts)
         return
     for nic in alone:
-        message = f"{nic.name} (at {short_bus_id(nic.bus_id)}) is below no GPU's PCIe switch; the equal cards here are"
+        message = (
+            f"{nic.name} (at {short_bus_id(nic.bus_id)}) is below no GPU's PCIe"
+            " switch; the equal cards here are"
+        )
         evidence = Evidence("gpus_beside", 0, "GPUs", 1, "/sys/bus/pci/devices; limit: peers")
         yield NIC_WITHOUT_GPU.finding(_nic_subject(snapshot, nic), message, evidence)
 
@@ -169,7 +195,10 @@ def _judge_nic_links(snapshot: Snapshot) -> Iterator[Finding]:
         usual = majority_of(_lanes(*link) for link in links)
         own = _lanes(nic.pcie_generation, nic.pcie_width)
         if isinstance(usual, tuple) and isinstance(own, tuple) and link_speed(own) < link_speed(usual):
-            message = f"{nic.name} (at {short_bus_id(nic.bus_id)}): PCIe {link_words(own)}, and {link_words(usual)} on most equal cards here"
+            message = (
+                f"{nic.name} (at {short_bus_id(nic.bus_id)}): PCIe {link_words(own)}, and"
+                f" {link_words(usual)} on most equal cards here"
+            )
             evidence = Evidence("pcie_link", link_words(own), None, link_words(usual), "sysfs; limit: peers")
             yield NIC_LINK_SLOWER.finding(_nic_subject(snapshot, nic), message, evidence)
 

@@ -25,7 +25,10 @@ from gpudiag.reference.xid import SXid, SXidClass, sxids
 _BASIS = Basis(
     reads="NVSwitch lines of the kernel log of this boot, and NVLink Xids (74, 144 to 150, 155) of the"
     " GPUs in the same burst; a later load of the driver; whether every GPU answers and has its NVLinks.",
-    limit="Fabric Manager User Guide, appendix D; a fault is a FAIL for a day and a WARN for a week, as an Xid is",
+    limit=(
+        "Fabric Manager User Guide, appendix D; a fault is a FAIL for a day"
+        " and a WARN for a week, as an Xid is"
+    ),
     look_also=("xid 74", "journalctl -u nvidia-fabricmanager", "/var/log/fabricmanager.log"),
 )
 SXID_FATAL = FindingKind(
@@ -45,8 +48,10 @@ SXID_SETTLED = FindingKind(
     severity=Severity.MONITOR,
     category=Category.HW_NVSWITCH,
     owner=Owner.HARDWARE,
-    meaning="An NVSwitch reported an error that stops the fabric within the last week; since then every GPU works and has"
-    " its NVLinks.",
+    meaning=(
+        "An NVSwitch reported an error that stops the fabric within the last week;"
+        " since then every GPU works and has its NVLinks."
+    ),
     remedy="No action now; if it comes back, have the switch examined.",
     basis=_BASIS,
 )

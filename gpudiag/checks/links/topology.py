@@ -99,8 +99,8 @@ def place_of(snapshot: Snapshot, device: Device) -> PciPlace | None:
 def pci_path(snapshot: Snapshot, first: PciPlace, second: PciPlace) -> str:
     """The nearest common ancestor of two functions, in the words of `PeerAccess.path`, by the kernel's tree.
 
-    Below one switch stand its downstream port and the function: what is farther from what both share is below more than one
-    (`nvidia-smi topo -m` of machines whose `lspci -t` was published with it).
+    Below one switch stand its downstream port and the function: what is farther from what both share is below
+    more than one (`nvidia-smi topo -m` of machines whose `lspci -t` was published with it).
     """
     if first.root == second.root:
         both = zip(first.bridges, second.bridges, strict=False)

@@ -46,8 +46,10 @@ _kind = partial(
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
     basis=Basis(
-        reads="A file of up to 512 MiB on each file system that jobs write to, written, forced to the disk, and read back"
-        " past the page cache where the file system offers that.",
+        reads=(
+            "A file of up to 512 MiB on each file system that jobs write to, written, forced to the disk,"
+            " and read back past the page cache where the file system offers that."
+        ),
         limit="No byte may differ, and the system may report no error of the device.",
         look_also=(
             "dmesg -T | grep -i -e ext4 -e xfs -e nvme -e nfs",
@@ -59,13 +61,19 @@ _kind = partial(
 DISK_DATA_DIFFERS = _kind(
     code="host.disk_data_differs",
     meaning="A file that was written and read back holds other data, and nothing reported an error.",
-    remedy="Keep checkpoints off that file system; look for its errors with `dmesg -T`, and have the disk replaced.",
+    remedy=(
+        "Keep checkpoints off that file system; look for its errors with"
+        " `dmesg -T`, and have the disk replaced."
+    ),
 )
 DISK_IO_ERROR = _kind(
     code="host.disk_io_error",
     stated=True,
     meaning="The system reported an error of the device when a file was written there or read back.",
-    remedy="Keep checkpoints off that file system; look for its errors with `dmesg -T`, and have the disk replaced.",
+    remedy=(
+        "Keep checkpoints off that file system; look for its errors with"
+        " `dmesg -T`, and have the disk replaced."
+    ),
 )
 
 
@@ -94,7 +102,8 @@ def collective_operations(context: Context) -> Judgement:
     return judged(*wrong, *slow, speeds=collective_speeds(measured, each))
 
 
-# Of GPUs of one machine, without labels of switches and without NVLink between them: findings on hosts and racks do not apply.
+# Of GPUs of one machine, without labels of switches and without NVLink between them: findings on hosts and
+# racks do not apply.
 _OF_CARDS = (NODE_SLOW, RAIL_SLOW, LINK_SLOW, NODE_LOSSY, LINK_LOSSY, EXCHANGE_HANGS, NOT_LOCALISED)
 
 

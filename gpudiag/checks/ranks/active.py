@@ -40,7 +40,10 @@ COPY_CORRUPTED = _kind(
     code="bandwidth.corrupted",
     category=Category.HW_MEMORY,
     meaning="A copy holds different data from its source, and nothing reported an error.",
-    remedy="Keep this GPU out of jobs; look for ECC and PCIe errors (`gpudiag list --wide`), then have it replaced.",
+    remedy=(
+        "Keep this GPU out of jobs; look for ECC and PCIe errors"
+        " (`gpudiag list --wide`), then have it replaced."
+    ),
     basis=Basis(
         reads="Every byte of a copy, compared with its source on the device.",
         limit="No byte may differ.",
@@ -103,7 +106,10 @@ def active_ranks(context: Context) -> Judgement:
     confirmed=f"{ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def active_coverage(context: Context) -> Judgement:
-    """SKIP that names each GPU left untested, or tested beside others, and why; ERROR where no test was finished."""
+    """SKIP that names each GPU left untested, or tested beside others, and why.
+
+    ERROR where no test was finished.
+    """
     measured = active_of(context)
     hint = " (--force tests GPUs in use)"
     left_out = [
@@ -182,7 +188,10 @@ def why_not_tested(context: Context, tests: Collection[str]) -> str | None:
 
 
 def has_all(context: Context, test: str, ranks: Collection[int]) -> bool:
-    """Whether that test has a result, or a reason for none, of every rank; `ranks` are those with a result."""
+    """Whether that test has a result, or a reason for none, of every rank.
+
+    `ranks` are those with a result.
+    """
     measured = active_of(context)
     without = {one.rank for one in measured.not_tested if one.test == test}
     return len({*ranks, *without}) >= measured.world_size

@@ -56,7 +56,10 @@ from gpudiag.reference.speeds import least_size
 from gpudiag.units import format_rate, format_seconds
 
 _NO_LIMIT = "nothing to compare the speed with: no limit from the device, no identical GPU, no history yet"
-_TOO_SHORT = f"not judged: each copy took less than {format_seconds(least_size().call_seconds)}, and its start is a part of that"
+_TOO_SHORT = (
+    "not judged: each copy took less than"
+    f" {format_seconds(least_size().call_seconds)}, and its start is a part of that"
+)
 _kind = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, owner=Owner.HARDWARE)
 MEMORY_SLOW = _kind(
     code="bandwidth.memory_slow",
@@ -65,7 +68,10 @@ MEMORY_SLOW = _kind(
     remedy="Look for throttling and ECC errors (`gpudiag list --wide`); compare after a reset of the GPU.",
     basis=Basis(
         reads="active.bandwidth, memory_clock_max_mhz, memory_bus_width_bits",
-        limit="copies of at least 250 us on a GPU that nobody else uses: 68 % of 2 x memory clock x bus width; identical GPUs here; this machine's history; the data sheet",
+        limit=(
+            "copies of at least 250 us on a GPU that nobody else uses: 68 % of 2 x memory clock x bus width;"
+            " identical GPUs here; this machine's history; the data sheet"
+        ),
         look_also=(
             "gpudiag list --wide",
             "gpudiag history",
@@ -78,7 +84,9 @@ HOST_SLOW = _kind(
     code="bandwidth.host_slow",
     category=Category.HW_PCIE,
     meaning="Copies between the host and this GPU are slower than its PCIe link, its peers, or its history.",
-    remedy="Look at the link's width and generation (`gpudiag list --wide`), at the riser, and at NUMA binding.",
+    remedy=(
+        "Look at the link's width and generation (`gpudiag list --wide`), at the riser, and at NUMA binding."
+    ),
     basis=Basis(
         reads="active.bandwidth, active.telemetry",
         limit="65 % of PCIe generation x width as read during the copy; identical GPUs"

@@ -250,9 +250,14 @@ WRONG_REDUCTION = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.SW_LIBRARY,
     owner=Owner.SOFTWARE,
-    meaning="A collective added up the ranks' data where another reduction was asked for: the library ignores the request.",
-    remedy="No device is at fault. Use another version of torch; with gloo, `reduce_scatter` does this up to torch 2.8,"
-    " and FSDP on the CPU with it.",
+    meaning=(
+        "A collective added up the ranks' data where another reduction was asked"
+        " for: the library ignores the request."
+    ),
+    remedy=(
+        "No device is at fault. Use another version of torch; with gloo, `reduce_scatter` does this up to"
+        " torch 2.8, and FSDP on the CPU with it."
+    ),
     basis=Basis(
         reads="The timed buffers, against the sum of the pattern over all ranks.",
         limit="None: every wrong element that is looked at is that sum.",
@@ -270,7 +275,10 @@ BARRIER_PASSED = FindingKind(
     category=Category.SW_LIBRARY,
     owner=Owner.SOFTWARE,
     meaning="A rank left a barrier before another rank had entered it: the barrier does not synchronise.",
-    remedy="Run `gpudiag nccl-test --op barrier` again; if it happens again, try another version of torch or NCCL.",
+    remedy=(
+        "Run `gpudiag nccl-test --op barrier` again; if it happens again, try"
+        " another version of torch or NCCL."
+    ),
     basis=Basis(
         reads="The moments right before and right after each timed barrier, on the clock"
         " that all ranks of one machine share.",
@@ -321,7 +329,10 @@ COLLECTIVE_TIMED_OUT = FindingKind(
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
     meaning="The time for the whole run ran out before every size was measured, with no rank to blame.",
-    remedy="Give it more time, for example with `gpudiag nccl-test --timeout 300`, or fewer sizes with `--max-bytes`.",
+    remedy=(
+        "Give it more time, for example with `gpudiag nccl-test --timeout 300`,"
+        " or fewer sizes with `--max-bytes`."
+    ),
     basis=_COLLECTIVE_ALL_REDUCE_BASIS,
 )
 COLLECTIVE_NOT_VERIFIED = FindingKind(
@@ -350,8 +361,14 @@ COLLECTIVE_WITHOUT_GPU = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
-    meaning="This machine has no GPU and no trace of one, so NCCL was not tested: the ranks ran on the CPU, with gloo.",
-    remedy="To test the CPU: `--backend gloo`. If a GPU should be here: `lspci -d 10de:`, and `--gpus all` for a container.",
+    meaning=(
+        "This machine has no GPU and no trace of one, so NCCL was not tested:"
+        " the ranks ran on the CPU, with gloo."
+    ),
+    remedy=(
+        "To test the CPU: `--backend gloo`. If a GPU should be here: `lspci -d 10de:`,"
+        " and `--gpus all` for a container."
+    ),
     basis=Basis(
         reads="Every trace of a GPU: NVML, the PCI bus, /dev, the driver, the allocation.",
         limit="One trace is enough; `--backend gloo` looks for none.",
@@ -419,8 +436,9 @@ def _describe_reduction(first: Incident, measurement: CollectiveMeasurement) -> 
     """The finding for an operation that adds up, whatever it is asked for."""
     facts = first.facts
     message = (
-        f"{facts['op']} over {measurement.backend} returns the sum where {facts.get('reduce', 'another reduction')}"
-        f" was asked for, first with {facts['dtype']} of {format_size(int(facts['size_bytes']))}"
+        f"{facts['op']} over {measurement.backend} returns the sum where"
+        f" {facts.get('reduce', 'another reduction')} was asked for, first with {facts['dtype']} of"
+        f" {format_size(int(facts['size_bytes']))}"
     )
     return WRONG_REDUCTION.finding(HostSubject(measurement.host), message, *first.evidence)
 
@@ -446,8 +464,9 @@ def _describe(culprit: int | str, seen: Sequence[Incident], measurement: Collect
     ranks = sorted({incident.rank for incident in seen})
     plural = "s" if facts["wrong_elements"] != 1 else ""
     where = (
-        f"{facts['op']} {facts['dtype']} of {format_size(int(facts['size_bytes']))}, iteration "
-        f"{facts['iteration']}: {facts['wrong_elements']} wrong element{plural} from offset {facts['first_offset']}"
+        f"{facts['op']} {facts['dtype']} of {format_size(int(facts['size_bytes']))},"
+        f" iteration {facts['iteration']}: {facts['wrong_elements']} wrong element{plural}"
+        f" from offset {facts['first_offset']}"
     )
     evidence = (*first.evidence, Evidence("seen_by_ranks", number_ranges(ranks), source="timed buffer"))
     return COLLECTIVE_CORRUPTED.finding(

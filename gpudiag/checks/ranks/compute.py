@@ -67,7 +67,10 @@ _kind = partial(
 _COMPUTE_DETERMINISM_BASIS = Basis(
     reads="A hash over every bit of the results of products, attention and reductions from one seed, per"
     " dtype, repeated on every rank.",
-    limit="All repeats on one device, and all identical devices, give the same result; if they do not, the majority is right.",
+    limit=(
+        "All repeats on one device, and all identical devices, give the same result;"
+        " if they do not, the majority is right."
+    ),
     look_also=("gpudiag preflight --level long", "gpudiag list --wide", "dcgmi diag -r 3"),
 )
 MATMUL_SLOW = _kind(
@@ -79,7 +82,11 @@ MATMUL_SLOW = _kind(
     remedy="Look at its clocks, power limit and temperature under load: `gpudiag list --wide --watch 1`.",
     basis=Basis(
         reads="active.compute, active.telemetry",
-        limit="65 % of what processors and data sheet allow at the clock that was seen, not under a power cap, not for an emulated dtype; 80 % of what gpudiag measured on a healthy GPU of the model; identical GPUs here; this machine's history",
+        limit=(
+            "65 % of what processors and data sheet allow at the clock that was seen, not under a power cap,"
+            " not for an emulated dtype; 80 % of what gpudiag measured on a healthy GPU of the model;"
+            " identical GPUs here; this machine's history"
+        ),
         look_also=(
             "gpudiag list --wide",
             "gpudiag history",
@@ -126,18 +133,29 @@ HEATS_UP = _kind(
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     category=Category.HW_THERMAL,
-    meaning="Under a sustained load the GPU's temperature still rises at its end, towards the temperature that slows it down.",
-    remedy="Check airflow, fans, paste and the coolant's flow; compare with the other GPUs: `gpudiag list --wide --watch 1`.",
+    meaning=(
+        "Under a sustained load the GPU's temperature still rises at its end, towards"
+        " the temperature that slows it down."
+    ),
+    remedy=(
+        "Check airflow, fans, paste and the coolant's flow; compare with the other"
+        " GPUs: `gpudiag list --wide --watch 1`."
+    ),
     basis=Basis(
         reads="active.telemetry during active.sustained, temperature_slowdown_celsius, or the margin to it",
-        limit=f"the slope over the last third of the load, continued for {_HEATING_MINUTES:.0f} minutes, stays below the slowdown temperature (our choice)",
+        limit=(
+            f"the slope over the last third of the load, continued for {_HEATING_MINUTES:.0f} minutes,"
+            " stays below the slowdown temperature (our choice)"
+        ),
         look_also=("nvidia-smi -q -d TEMPERATURE", "compute.slows_down", "clocks.throttled"),
     ),
 )
 PATTERN_MISMATCH = _kind(
     code="memory.pattern_mismatch",
     category=Category.HW_MEMORY,
-    meaning="Memory returned a different bit pattern from the one written to it, and nothing reported an error.",
+    meaning=(
+        "Memory returned a different bit pattern from the one written to it, and nothing reported an error."
+    ),
     remedy="Keep this device out of jobs; have its memory, or the GPU, replaced.",
     basis=Basis(
         reads="Eight patterns written to most of the free memory and read back, in two"
@@ -233,7 +251,8 @@ def memory_patterns(context: Context) -> Judgement:
     if short:
         first = short[0]
         return could_not_look(
-            f"rank {first.rank} got {format_size(first.tested_bytes)} of {format_size(first.wanted_bytes)} to test"
+            f"rank {first.rank} got {format_size(first.tested_bytes)} of"
+            f" {format_size(first.wanted_bytes)} to test"
         )
     return judged()
 
@@ -270,7 +289,10 @@ def compute_sustained(context: Context) -> Judgement:
     readings=("active.telemetry", "temperature_slowdown_celsius"),
 )
 def compute_heat(context: Context) -> Judgement:
-    """WARN for each GPU that will be too hot within half an hour, if it goes on so; SKIP where no limit is known."""
+    """WARN for each GPU that will be too hot within half an hour, if it goes on so.
+
+    SKIP where no limit is known.
+    """
     measured = active_of(context)
     if measured.device_kind != "cuda":
         return does_not_apply("a processor's temperature is not read")
@@ -299,7 +321,10 @@ class HeatSlope:
 
 
 def end_slope(measured: ActiveMeasurement, result: SustainedResult) -> HeatSlope | None:
-    """The slope at the end of that load; None where fewer than three temperatures were read in its last third."""
+    """The slope at the end of that load.
+
+    None where fewer than three temperatures were read in its last third.
+    """
     ended = max((point.at_seconds for point in measured.telemetry), default=0.0)
     # The load is the last test: telemetry ends with it.
     points = [
@@ -346,8 +371,8 @@ def _judge_heat(
         return
     subject, name = subject_of(context, result.rank, result.device_uuid)
     message = (
-        f"{name} is at {slope.last_celsius:.0f} C after {result.seconds / _MINUTE:.0f} min of load, and rises by"
-        f" {slope.celsius_per_minute:.1f} C a minute"
+        f"{name} is at {slope.last_celsius:.0f} C after {result.seconds / _MINUTE:.0f} min of load, and"
+        f" rises by {slope.celsius_per_minute:.1f} C a minute"
     )
     source = f"NVML, {slope.points} readings over the last third of the load"
     evidence = (
@@ -380,7 +405,10 @@ def _slow(context: Context, slow: Sequence[tuple[ComputeResult, SpeedVerdict]]) 
     first = slow[0][0]
     subject, name = subject_of(context, first.rank, first.device_uuid)
     speeds = (
-        f"{one.dtype} products of {one.size} x {one.size} at {significant(one.flops_per_second / 1e12)} TFLOP/s"
+        (
+            f"{one.dtype} products of {one.size} x {one.size} at"
+            f" {significant(one.flops_per_second / 1e12)} TFLOP/s"
+        )
         for one, _ in slow
     )
     evidence = [*name_evidence(slow, lambda result: result.dtype), *_meanwhile(context, first)]

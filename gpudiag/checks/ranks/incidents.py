@@ -45,12 +45,21 @@ from gpudiag.units import format_seconds, format_size
 _RANK_DIED_BASIS = Basis(
     reads="/proc of each rank, by the agent on its own host; the wait status; the rank's exception; the"
     " collective that it last entered.",
-    limit="Silent: the others have waited for 1.2 s longer than max(1 s, 10 times the predicted time), times the load of the host; with `--timeout`, for that time.",
+    limit=(
+        "Silent: the others have waited for 1.2 s longer than max(1 s, 10 times the predicted time),"
+        " times the load of the host; with `--timeout`, for that time."
+    ),
     look_also=("rank.killed", "host.out_of_memory_kill", "dmesg -T | tail -50", "py-spy dump --pid PID"),
 )
 _RANK_PAUSED_BASIS = Basis(
-    reads="/proc of each rank and the position that it reported, ten times a second; only while the agent itself ran.",
-    limit="A stop of 0.3 s, a hang of max(1 s, 10 times the predicted time), times the load of the host; then the rank continued.",
+    reads=(
+        "/proc of each rank and the position that it reported, ten times a"
+        " second; only while the agent itself ran."
+    ),
+    limit=(
+        "A stop of 0.3 s, a hang of max(1 s, 10 times the predicted time), times the load of"
+        " the host; then the rank continued."
+    ),
     look_also=("rank.late", "rank.stopped", "collective.stalled", "dmesg -T | tail -50"),
 )
 RANK_DIED = FindingKind(
@@ -70,7 +79,10 @@ RANK_STOPPED = FindingKind(
     category=Category.SW_OTHER,
     owner=Owner.JOB,
     meaning="A rank's process is stopped: a signal (SIGSTOP, SIGTSTP) or a debugger holds it.",
-    remedy="Find who stopped it (a scheduler that suspends jobs, a debugger), then continue it: `kill -CONT` and its pid.",
+    remedy=(
+        "Find who stopped it (a scheduler that suspends jobs, a debugger), then"
+        " continue it: `kill -CONT` and its pid."
+    ),
     basis=_RANK_DIED_BASIS,
 )
 RANK_RAISED = FindingKind(
@@ -89,8 +101,14 @@ RANK_OUT_OF_GPU_MEMORY = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_OTHER,
     owner=Owner.JOB,
-    meaning="A rank found too little free memory on its GPU, so it was not tested there; the GPU need not be at fault.",
-    remedy="Find who holds the GPU's memory (`gpudiag list`); wait for that process, or ask for less (--max-bytes).",
+    meaning=(
+        "A rank found too little free memory on its GPU, so it was not tested"
+        " there; the GPU need not be at fault."
+    ),
+    remedy=(
+        "Find who holds the GPU's memory (`gpudiag list`); wait for that"
+        " process, or ask for less (--max-bytes)."
+    ),
     basis=_RANK_DIED_BASIS,
 )
 RANK_SHORTAGE = FindingKind(
@@ -99,11 +117,20 @@ RANK_SHORTAGE = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_OTHER,
     owner=Owner.JOB,
-    meaning="A rank was refused memory of the host, a process, a thread or a file by a limit, so nothing was tested with it.",
-    remedy="Raise the limit (`ulimit -a` shows all; in a container --pids-limit, --memory, --ulimit), or ask for fewer ranks: --nproc.",
+    meaning=(
+        "A rank was refused memory of the host, a process, a thread or a file by a"
+        " limit, so nothing was tested with it."
+    ),
+    remedy=(
+        "Raise the limit (`ulimit -a` shows all; in a container --pids-limit, --memory,"
+        " --ulimit), or ask for fewer ranks: --nproc."
+    ),
     basis=Basis(
         reads="The exception or the standard error with which a rank of gpudiag's own tests has ended.",
-        limit="The words of Python, glibc and C++ for what a limit refuses; a GPU's memory is rank.out_of_gpu_memory.",
+        limit=(
+            "The words of Python, glibc and C++ for what a limit refuses;"
+            " a GPU's memory is rank.out_of_gpu_memory."
+        ),
         look_also=("ulimit -a", "gpudiag doctor", "rank.died", "rank.raised"),
     ),
 )
@@ -139,7 +166,9 @@ RANK_THROTTLED = FindingKind(
     category=Category.PERF_VIOLATION,
     owner=Owner.HOST,
     meaning="The processor quota of a rank's control group throttles it, and the others wait for it.",
-    remedy="Raise the quota: CPUQuota= of systemd, resources.limits.cpu of Kubernetes, `cpu.max` of the group.",
+    remedy=(
+        "Raise the quota: CPUQuota= of systemd, resources.limits.cpu of Kubernetes, `cpu.max` of the group."
+    ),
     basis=Basis(
         reads="cpu.stat of the rank's control group and of those above it, since the"
         " rank was first seen there.",
@@ -153,7 +182,9 @@ RANK_PAUSED = FindingKind(
     severity=Severity.MONITOR,
     category=Category.PERF_VIOLATION,
     owner=Owner.HOST,
-    meaning="A rank was stopped, or was late while the others waited; then it continued, and nothing was lost.",
+    meaning=(
+        "A rank was stopped, or was late while the others waited; then it continued, and nothing was lost."
+    ),
     remedy="Find what delayed it at that time: a suspended machine, a debugger, a disk, another job.",
     basis=_RANK_PAUSED_BASIS,
 )
@@ -163,7 +194,10 @@ COLLECTIVE_INTERRUPTED = FindingKind(
     severity=Severity.MONITOR,
     category=Category.PERF_VIOLATION,
     owner=Owner.HOST,
-    meaning="For some time no data moved between the ranks, though all were inside collectives; then it moved again.",
+    meaning=(
+        "For some time no data moved between the ranks, though all were inside"
+        " collectives; then it moved again."
+    ),
     remedy="Look for an outage at that time: `dmesg -T`, `ip -s link`, the switch's log.",
     basis=_RANK_PAUSED_BASIS,
 )
@@ -174,13 +208,18 @@ RANK_NOT_STARTED = FindingKind(
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
     meaning="A rank never joined the rendezvous, so nothing could be measured.",
-    remedy="Make sure that the same command runs for that rank, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, "
-    "and that its host can reach that address.",
+    remedy=(
+        "Make sure that the same command runs for that rank, with the same MASTER_ADDR, MASTER_PORT and"
+        " WORLD_SIZE, and that its host can reach that address."
+    ),
     basis=_RANK_DIED_BASIS,
 )
 _SKEW_BASIS = Basis(
-    reads="Of the process that starts a rank: the versions of gpudiag, Python, torch, CUDA and NCCL, and the"
-    " variables NCCL_*, TORCH_NCCL_* and GLOO_*, except those that name a machine's own interfaces and files.",
+    reads=(
+        "Of the process that starts a rank: the versions of gpudiag, Python, torch, CUDA and"
+        " NCCL, and the variables NCCL_*, TORCH_NCCL_* and GLOO_*, except those that name a"
+        " machine's own interfaces and files."
+    ),
     limit="None: they must be the same on every rank. The usual value is that of most ranks.",
     look_also=("machines.versions_differ", "env | grep NCCL_", "gpudiag preflight, under the same launcher"),
 )
@@ -191,7 +230,9 @@ RANK_VERSIONS_DIFFER = FindingKind(
     category=Category.SW_OTHER,
     owner=Owner.SOFTWARE,
     meaning="The ranks of this run have different versions of something that must be the same.",
-    remedy="Give all machines the same environment or image; NCCL refuses, hangs or crashes with mixed versions.",
+    remedy=(
+        "Give all machines the same environment or image; NCCL refuses, hangs or crashes with mixed versions."
+    ),
     basis=_SKEW_BASIS,
 )
 RANK_VARIABLES_DIFFER = FindingKind(
@@ -201,7 +242,10 @@ RANK_VARIABLES_DIFFER = FindingKind(
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
     meaning="A variable that changes collectives differs between the ranks of this run.",
-    remedy="Set it to the same value for all ranks, by the launcher (srun --export, mpirun -x) and not in a shell's start-up file.",
+    remedy=(
+        "Set it to the same value for all ranks, by the launcher (srun --export, mpirun -x)"
+        " and not in a shell's start-up file."
+    ),
     basis=_SKEW_BASIS,
 )
 RANK_START_FAILED = FindingKind(
@@ -210,10 +254,19 @@ RANK_START_FAILED = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_LIBRARY,
     owner=Owner.SOFTWARE,
-    meaning="The process that starts the ranks could not start them: an import failed, hung or was killed, or no process could be created.",
-    remedy="Try it by hand, in this folder and with the same interpreter: `python -c 'import torch'`; see `ulimit -u -v`.",
+    meaning=(
+        "The process that starts the ranks could not start them: an import failed, hung or was"
+        " killed, or no process could be created."
+    ),
+    remedy=(
+        "Try it by hand, in this folder and with the same interpreter:"
+        " `python -c 'import torch'`; see `ulimit -u -v`."
+    ),
     basis=Basis(
-        reads="The last report of the process that imports torch and forks the ranks, how it ended, and its standard error.",
+        reads=(
+            "The last report of the process that imports torch and forks the ranks,"
+            " how it ended, and its standard error."
+        ),
         limit="120 s for the import.",
         look_also=("python -c 'import torch'", "ulimit -u -v", "rank.not_started"),
     ),
@@ -235,7 +288,10 @@ RANK_LATE = FindingKind(
     category=Category.PERF_VIOLATION,
     owner=Owner.HOST,
     meaning="A rank came to the collectives later than the others, which waited for it.",
-    remedy="Look at what that rank waits for (input, a lock), at what else runs on its host's processors, and at the clocks of its GPU.",
+    remedy=(
+        "Look at what that rank waits for (input, a lock), at what else runs on its host's"
+        " processors, and at the clocks of its GPU."
+    ),
     basis=Basis(
         reads="When each rank enters each collective, on its host's clock.",
         limit="The other ranks of the same run: a rank that they wait for again and again.",
@@ -248,7 +304,10 @@ COLLECTIVE_STALLED = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.SW_LIBRARY,
     owner=Owner.HOST,
-    meaning="Every rank is inside the same collective, alive, and nothing moves: the transport between them hangs.",
+    meaning=(
+        "Every rank is inside the same collective, alive, and nothing moves:"
+        " the transport between them hangs."
+    ),
     remedy="Check the links between these ranks: network interface, firewall, NVLink, PCIe peer access. "
     "`gpudiag nccl-test --localise` finds the pair that hangs.",
     basis=Basis(
@@ -433,7 +492,10 @@ def _raised(incident: Incident) -> str:
 
 def _no_interface(incident: Incident, name: str | None) -> str:
     if name is None:
-        return f"on {incident.host} NCCL finds no interface that NCCL_SOCKET_IFNAME allows: rank {incident.rank} cannot start"
+        return (
+            f"on {incident.host} NCCL finds no interface that NCCL_SOCKET_IFNAME allows:"
+            f" rank {incident.rank} cannot start"
+        )
     return (
         f"on {incident.host} GLOO_SOCKET_IFNAME is {name}, and no interface of that name has an address: "
         f"rank {incident.rank} cannot start"
@@ -486,7 +548,10 @@ def _times(facts: Mapping[str, Scalar]) -> str:
 def _not_started(incident: Incident) -> str:
     facts = incident.facts
     if "started_twice" in facts:
-        return f"rank {incident.rank} never arrived, but two processes were both started as {facts['started_twice']}"
+        return (
+            f"rank {incident.rank} never arrived, but two processes were both"
+            f" started as {facts['started_twice']}"
+        )
     found = f": {facts['found']}" if "found" in facts else ", and the others waited for it"
     return f"rank {incident.rank} never arrived{found}"
 

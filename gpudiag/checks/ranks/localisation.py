@@ -20,17 +20,28 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.units import format_rate, format_seconds
 
 _SPEED_BASIS = Basis(
-    reads="How fast pairs of nodes exchange data, each rank with the rank of the same rail in the other node: random"
-    " disjoint pairs in three rounds (all pairs of up to eight nodes), suspects again with two good nodes or with each"
-    " other, then all nodes at once in rings.",
-    limit="0.9 of the median of the nodes' best with NCCL, 0.6 with gloo, or five robust standard deviations if that"
-    " is less; under load 0.6 of that; of the uplinks of a leaf together five standard errors and 1.5 %. In every exchange of the node, or of the pair if both are good with other nodes.",
+    reads=(
+        "How fast pairs of nodes exchange data, each rank with the rank of the same rail in the other node:"
+        " random disjoint pairs in three rounds (all pairs of up to eight nodes), suspects again with two"
+        " good nodes or with each other, then all nodes at once in rings."
+    ),
+    limit=(
+        "0.9 of the median of the nodes' best with NCCL, 0.6 with gloo, or five robust standard deviations"
+        " if that is less; under load 0.6 of that; of the uplinks of a leaf together five standard errors"
+        " and 1.5 %. In every exchange of the node, or of the pair if both are good with other nodes."
+    ),
     look_also=("ib_write_bw", "ethtool -S", "nvidia-smi topo -m", "rank.late", "network.path_lossy"),
 )
 _TAIL_BASIS = Basis(
-    reads="What the kernel counts of the ranks' TCP connections (tcp_info) while pairs of nodes exchange data; for data over RDMA, the slowest and the median of 64 small exchanges (256 KiB).",
-    limit="0.5 % of at least 500 segments, and at least 10 of them; without a count a slowest one of ten times its own"
-    " median, ten times the nodes' usual, and 40 ms. The fastest large one reaches a tenth of the usual: else it is slow.",
+    reads=(
+        "What the kernel counts of the ranks' TCP connections (tcp_info) while pairs of nodes exchange data;"
+        " for data over RDMA, the slowest and the median of 64 small exchanges (256 KiB)."
+    ),
+    limit=(
+        "0.5 % of at least 500 segments, and at least 10 of them; without a count a slowest one of ten"
+        " times its own median, ten times the nodes' usual, and 40 ms. The fastest large one reaches a"
+        " tenth of the usual: else it is slow."
+    ),
     look_also=("ip -s link", "ethtool -S", "network.path_lossy", "network.link_slow"),
 )
 
@@ -51,34 +62,40 @@ def _slow(code: str, meaning: str, remedy: str) -> FindingKind:
 NODE_SLOW = _slow(
     "network.node_slow",
     "One node exchanges data more slowly than the others, with every partner.",
-    "Keep it out of jobs and examine it: link speed and width of its interfaces (`ethtool`, `ibstat`, `lspci -vv`), the "
-    "clocks of its GPUs, what else runs there.",
+    "Keep it out of jobs and examine it: link speed and width of its interfaces (`ethtool`, `ibstat`,"
+    " `lspci -vv`), the clocks of its GPUs, what else runs there.",
 )
 RAIL_SLOW = _slow(
     "network.rail_slow",
-    "The ranks of one rail exchange data more slowly than those of the other rails: their network card, cable or switch is slow.",
-    "Find the card that serves that rank (`gpudiag topo`), its speed and its errors; on all nodes: the switch of that rail.",
+    "The ranks of one rail exchange data more slowly than those of the other rails:"
+    " their network card, cable or switch is slow.",
+    "Find the card that serves that rank (`gpudiag topo`), its speed and its errors;"
+    " on all nodes: the switch of that rail.",
 )
 LINK_SLOW = _slow(
     "network.link_slow",
     "Two nodes exchange data slowly with each other, and both are as fast as usual with others.",
-    "Look at what only their traffic uses: cables, uplinks and the switch ports between them, the routes that ECMP chose.",
+    "Look at what only their traffic uses: cables, uplinks and the switch ports"
+    " between them, the routes that ECMP chose.",
 )
 UPLINK_SLOW = _slow(
     "network.uplink_slow",
-    "What leaves one switch is slow, or a part of it: an uplink, its cable or its port. Inside the switch nodes are as fast as usual.",
-    "Look at the uplinks of the named switch: link state, width, speed and error counters of each port (`ibdiagnet --pc`, "
-    "`mlxlink -d DEVICE`, the switch's own `show interfaces counters`).",
+    "What leaves one switch is slow, or a part of it: an uplink, its cable or its port. Inside the"
+    " switch nodes are as fast as usual.",
+    "Look at the uplinks of the named switch: link state, width, speed and error counters of each port"
+    " (`ibdiagnet --pc`, `mlxlink -d DEVICE`, the switch's own `show interfaces counters`).",
 )
 SWITCH_SLOW = _slow(
     "network.switch_slow",
     "Nodes of one leaf switch exchange data slowly with each other.",
-    "Look at that switch: its ports' speed and error counters, its buffers, its firmware, and what its nodes have in common.",
+    "Look at that switch: its ports' speed and error counters, its buffers, its firmware,"
+    " and what its nodes have in common.",
 )
 NVLINK_SLOW = _slow(
     "network.nvlink_slow",
     "NVLink between nodes is slow: of one node, or of all nodes of an NVLink domain.",
-    "Compare `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e` of its nodes, look at the fabric manager and IMEX, and at the NVLink switch trays.",
+    "Compare `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e` of its nodes, look at the fabric manager and"
+    " IMEX, and at the NVLink switch trays.",
 )
 ALL_SLOW = FindingKind(
     code="network.all_slow",
@@ -86,12 +103,23 @@ ALL_SLOW = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.PERF_THRESHOLD,
     owner=Owner.HOST,
-    meaning="No two hosts exchange data faster than Fast Ethernet carries: every link, the switch, or the interface that was chosen is slow.",
-    remedy="Check which interface carries the data, and its speed (`ip route get ADDRESS`, `ethtool IFACE | grep Speed`); name the"
-    " fast one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
+    meaning=(
+        "No two hosts exchange data faster than Fast Ethernet carries: every link, the switch, or the"
+        " interface that was chosen is slow."
+    ),
+    remedy=(
+        "Check which interface carries the data, and its speed (`ip route get ADDRESS`,"
+        " `ethtool IFACE | grep Speed`); name the fast one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME."
+    ),
     basis=Basis(
-        reads="How fast pairs of hosts exchange data, each rank with the rank of the same rail in the other host.",
-        limit="20 MB/s as the median of the hosts' best; Fast Ethernet carries 12.5 MB/s, gigabit Ethernet 125 MB/s.",
+        reads=(
+            "How fast pairs of hosts exchange data, each rank with the rank of"
+            " the same rail in the other host."
+        ),
+        limit=(
+            "20 MB/s as the median of the hosts' best; Fast Ethernet carries 12.5"
+            " MB/s, gigabit Ethernet 125 MB/s."
+        ),
         look_also=("ethtool IFACE", "ip route get ADDRESS", "network.node_slow", "network.wrong_interface"),
     ),
 )
@@ -102,7 +130,10 @@ NODE_LOSSY = FindingKind(
     category=Category.HW_OTHER,
     owner=Owner.HOST,
     meaning="Some exchanges of one node take as long as a retransmission, with every partner.",
-    remedy="Look at its interface, cable, transceiver and switch port for errors and drops: `ip -s link`, `ethtool -S`.",
+    remedy=(
+        "Look at its interface, cable, transceiver and switch port for errors and"
+        " drops: `ip -s link`, `ethtool -S`."
+    ),
     basis=_TAIL_BASIS,
 )
 LINK_LOSSY = FindingKind(
@@ -111,8 +142,14 @@ LINK_LOSSY = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HOST,
-    meaning="Some exchanges between two nodes take as long as a retransmission; exchanges with other nodes do not.",
-    remedy="Look at what only their traffic uses: the switches and cables between them, a full queue, the MTU on the way.",
+    meaning=(
+        "Some exchanges between two nodes take as long as a retransmission;"
+        " exchanges with other nodes do not."
+    ),
+    remedy=(
+        "Look at what only their traffic uses: the switches and cables between them,"
+        " a full queue, the MTU on the way."
+    ),
     basis=_TAIL_BASIS,
 )
 EXCHANGE_HANGS = FindingKind(
@@ -122,7 +159,10 @@ EXCHANGE_HANGS = FindingKind(
     category=Category.HW_OTHER,
     owner=Owner.HOST,
     meaning="A node, or one pair of nodes, does not finish an exchange that others finish in milliseconds.",
-    remedy="Look for a firewall, a route or an interface between them that lets small messages pass only (MTU), and at the output of NCCL_DEBUG=INFO.",
+    remedy=(
+        "Look for a firewall, a route or an interface between them that lets small messages pass only (MTU),"
+        " and at the output of NCCL_DEBUG=INFO."
+    ),
     basis=Basis(
         reads="Whether each exchange of a pair ends.",
         limit="8 s for one exchange; then the pair again, or other good partners.",
@@ -136,7 +176,10 @@ NOT_LOCALISED = FindingKind(
     category=Category.SW_OTHER,
     owner=Owner.JOB,
     meaning="The nodes did not finish exchanging data in pairs, so no node is cleared.",
-    remedy="Read what happened to the ranks, and run `gpudiag nccl-test --localise` again without the named node.",
+    remedy=(
+        "Read what happened to the ranks, and run `gpudiag nccl-test"
+        " --localise` again without the named node."
+    ),
     basis=_SPEED_BASIS,
 )
 
@@ -226,7 +269,10 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
     ]
     if _is_acted(found) or found.usual_bytes_per_second >= _SLOWEST_BYTES_PER_SECOND:
         return suspects
-    words = f"all {len(found.nodes)} hosts exchange data slowly: {format_rate(found.usual_bytes_per_second)} is usual"
+    words = (
+        f"all {len(found.nodes)} hosts exchange data slowly:"
+        f" {format_rate(found.usual_bytes_per_second)} is usual"
+    )
     usual = Evidence(
         "usual_speed",
         found.usual_bytes_per_second,
@@ -270,9 +316,9 @@ def _message_of_uplinks_together(suspect: Suspect) -> str:
     (leaf,) = suspect.switches
     lack = 1 - suspect.value / suspect.usual
     return (
-        f"{suspect.exchanges} nodes of {leaf} at once exchanged {format_rate(suspect.value)} with other leaves, where"
-        f" {format_rate(suspect.usual)} is usual ({lack:.1%} less): its uplinks together are slow. One or more of them are"
-        " slow or down, or it has fewer; no pair of nodes alone is slow"
+        f"{suspect.exchanges} nodes of {leaf} at once exchanged {format_rate(suspect.value)} with other"
+        f" leaves, where {format_rate(suspect.usual)} is usual ({lack:.1%} less): its uplinks together are"
+        " slow. One or more of them are slow or down, or it has fewer; no pair of nodes alone is slow"
     )
 
 

@@ -74,7 +74,8 @@ def judge_speed(name: str, measured: float, unit: str, opinions: Sequence[Opinio
             measured,
             unit,
             opinion.shares.warn * opinion.expected,
-            f"{opinion.origin}: {opinion.shares.warn:.0%} of {opinion.expected:.4g} {unit} ({opinion.source})",
+            f"{opinion.origin}: {opinion.shares.warn:.0%} of"
+            f" {opinion.expected:.4g} {unit} ({opinion.source})",
         )
         for opinion in opinions
     )

@@ -14,8 +14,9 @@ _PORT_REMEDY = "Give the job another MASTER_PORT, or end the process that listen
 _TWICE_REMEDY = "Give every process its own RANK (--rank), or let the launcher do so."
 # The kernel's counter did not rise, so that it was not the OOM killer who sent it.
 _KILLED_REMEDY = (
-    "Find who sent the signal; the kernel's OOM killer did not: a scheduler's limit (`sacct -o jobid,state,exitcode`,"
-    " `kubectl get events`), a launcher that cleans up, or a person (`last -5`, `journalctl -S -1h | grep -i kill`)."
+    "Find who sent the signal; the kernel's OOM killer did not: a scheduler's limit"
+    " (`sacct -o jobid,state,exitcode`, `kubectl get events`), a launcher that cleans up, or a person"
+    " (`last -5`, `journalctl -S -1h | grep -i kill`)."
 )
 
 

@@ -17,13 +17,24 @@ ADDRESS_NOT_REACHED = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
-    meaning="The address that the ranks of a host give to the others is one that the other hosts do not reach, or of another family.",
-    remedy="Name the interface of the network between the hosts: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME; `ip -brief address` shows it.",
+    meaning=(
+        "The address that the ranks of a host give to the others is one that the other hosts"
+        " do not reach, or of another family."
+    ),
+    remedy=(
+        "Name the interface of the network between the hosts: GLOO_SOCKET_IFNAME,"
+        " NCCL_SOCKET_IFNAME; `ip -brief address` shows it."
+    ),
     basis=Basis(
-        reads="GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, the host's own name and its interfaces, by the rules of gloo and NCCL;"
-        " whether the other hosts' agents connect to that address.",
-        limit="1.5 s for a connection, 1 s for the agent's reply; most of the other hosts; only where ranks fail or stand"
-        " still before they are a process group, and where a rank has to connect to that address.",
+        reads=(
+            "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, the host's own name and its interfaces, by the rules"
+            " of gloo and NCCL; whether the other hosts' agents connect to that address."
+        ),
+        limit=(
+            "1.5 s for a connection, 1 s for the agent's reply; most of the other hosts;"
+            " only where ranks fail or stand still before they are a process group, and where a rank"
+            " has to connect to that address."
+        ),
         look_also=(
             "ip -brief address",
             "ip route get ADDRESS",
@@ -38,12 +49,23 @@ PORTS_CLOSED = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
-    meaning="A host is up, and connections to its ports, or from it to the ports of other hosts, do not come through: a firewall.",
-    remedy="Open all TCP ports between the hosts of a job (NCCL and gloo take any): `nft list ruleset`, `iptables -S`, the security group.",
+    meaning=(
+        "A host is up, and connections to its ports, or from it to the ports of other"
+        " hosts, do not come through: a firewall."
+    ),
+    remedy=(
+        "Open all TCP ports between the hosts of a job (NCCL and gloo take any): `nft list ruleset`,"
+        " `iptables -S`, the security group."
+    ),
     basis=Basis(
-        reads="Whether each host's agent connects to the port where each other's answers, and to the rendezvous port;"
-        " then 13 sample ports of what failed.",
-        limit="1.5 s for a connection, twice; only where ranks fail or stand still before they are a process group.",
+        reads=(
+            "Whether each host's agent connects to the port where each other's answers, and to the"
+            " rendezvous port; then 13 sample ports of what failed."
+        ),
+        limit=(
+            "1.5 s for a connection, twice; only where ranks fail or stand still"
+            " before they are a process group."
+        ),
         look_also=("nft list ruleset", "ss -ltn", "network.hosts_parted", "rendezvous.unreachable"),
     ),
 )
@@ -101,11 +123,17 @@ def describe_address(incident: Incident) -> str:
     if _is_loopback(facts):
         why = "the ranks of other hosts then connect to themselves"
     elif "others_family" in facts:
-        why = f"the other hosts give one of {facts['others_family']}, and gloo connects only addresses of one family"
+        why = (
+            f"the other hosts give one of {facts['others_family']}, and gloo"
+            " connects only addresses of one family"
+        )
     elif "not_reached_by" not in facts:
         why = "the other hosts give addresses of another network"
     else:
-        why = f"{facts.get('not_reached_by', 'the other hosts')} {_do(facts.get('not_reached_by'))} not reach it ({_answer(facts, _ANSWERS_OF_AN_ADDRESS)})"
+        why = (
+            f"{facts.get('not_reached_by', 'the other hosts')} {_do(facts.get('not_reached_by'))} not reach"
+            f" it ({_answer(facts, _ANSWERS_OF_AN_ADDRESS)})"
+        )
     return f"on {host} {given}: {why}{_right(facts)}"
 
 
@@ -115,7 +143,10 @@ def address_remedy(incident: Incident) -> str:
     variable = str(facts.get("variable", "GLOO_SOCKET_IFNAME"))
     if "right_interface" not in facts:
         where = f" in {facts['network_of_the_others']}" if "network_of_the_others" in facts else ""
-        return f"Give {host} an address{where}, or name an interface that the others reach in {variable}; `ip -brief address` shows what it has."
+        return (
+            f"Give {host} an address{where}, or name an interface that the others reach in {variable};"
+            " `ip -brief address` shows what it has."
+        )
     setting = f"{variable}={facts['right_interface']}"
     by_name = "own_name" in facts
     name = f", or correct its own name to {facts['right_address']} in /etc/hosts or DNS" if by_name else ""
@@ -128,9 +159,15 @@ def describe_closed(incident: Incident) -> str:
     others = facts.get("closed_to", "the other hosts")
     how = _answer(facts)
     if "only_port" in facts:
-        return f"the rendezvous port {facts['only_port']} of {host} is closed to {others} ({how}); other ports of it are open"
+        return (
+            f"the rendezvous port {facts['only_port']} of {host} is closed to {others}"
+            f" ({how}); other ports of it are open"
+        )
     if "open_port" in facts:
-        return f"{host} accepts connections of other hosts on the rendezvous port {facts['open_port']}, and on no other port that was tried ({how})"
+        return (
+            f"{host} accepts connections of other hosts on the rendezvous port {facts['open_port']}, and on"
+            f" no other port that was tried ({how})"
+        )
     ports = _ports(facts)
     if facts.get("direction") == "out":
         return f"{host} opens no connection to {others}{ports} ({how})"
@@ -145,7 +182,10 @@ def describe_parted(incident: Incident) -> str:
     both = f"; both still reach {facts['reached_both']}" if "reached_both" in facts else ""
     how = _answer(facts)
     if "only_port" in facts:
-        return f"{one} does not reach the rendezvous port {facts['only_port']} of {other} ({how}); other ports are open"
+        return (
+            f"{one} does not reach the rendezvous port {facts['only_port']} of"
+            f" {other} ({how}); other ports are open"
+        )
     if facts.get("only_one_way"):
         return f"{one} does not reach {other}{_ports(facts)} ({how}), and {other} reaches {one}{both}"
     return f"{one} and {other} do not reach each other{_ports(facts)} ({how}){both}"
@@ -157,8 +197,14 @@ def closed_remedy(incident: Incident) -> str:
     look_on = facts.get("look_on", incident.host)
     port = facts.get("only_port")
     what = f"port {port}" if port is not None else "all TCP ports (NCCL and gloo take any)"
-    shown = f"`nc -vz -w 3 {facts.get('try_address', look_on)} {facts.get('try_port', 'PORT')}` on {facts.get('try_on', 'the other host')}"
-    return f"Open {what} between them: `nft list ruleset` or `iptables -S` on {look_on}, the security group. {shown} shows it during a run."
+    shown = (
+        f"`nc -vz -w 3 {facts.get('try_address', look_on)} {facts.get('try_port', 'PORT')}` on"
+        f" {facts.get('try_on', 'the other host')}"
+    )
+    return (
+        f"Open {what} between them: `nft list ruleset` or `iptables -S` on {look_on}, the security"
+        f" group. {shown} shows it during a run."
+    )
 
 
 def _right(facts: Facts) -> str:

@@ -35,15 +35,19 @@ _DRIVER_NOUVEAU_BASIS = Basis(
 _DRIVER_FIRMWARE_BASIS = Basis(
     reads="VBIOS and InfoROM image version of each GPU, nvmlDeviceValidateInforom, the mode of the GSP"
     " firmware and its default.",
-    limit="the version that most GPUs of the product and board have here, two at least; without a majority all of them"
-    " are named, and none is blamed; the driver's own verdict and default",
+    limit=(
+        "the version that most GPUs of the product and board have here, two at least; without a majority all"
+        " of them are named, and none is blamed; the driver's own verdict and default"
+    ),
     look_also=("nvidia-smi -q | grep -e VBIOS -e Image -e GSP", "xid 93", "xid 119"),
 )
 NOUVEAU_BOUND = _kind(
     code="driver.nouveau_bound",
     outcome=Outcome.FAIL,
     meaning="The kernel gave a GPU to the nouveau driver, which cannot run CUDA.",
-    remedy="Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and reboot.",
+    remedy=(
+        "Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and reboot."
+    ),
     stated=True,
     basis=_DRIVER_NOUVEAU_BASIS,
 )
@@ -51,7 +55,9 @@ NOUVEAU_LOADED = _kind(
     code="driver.nouveau_loaded",
     outcome=Outcome.WARN,
     meaning="The nouveau driver is loaded beside NVIDIA's; it may take a GPU at the next start.",
-    remedy="Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and reboot.",
+    remedy=(
+        "Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and reboot."
+    ),
     basis=_DRIVER_NOUVEAU_BASIS,
 )
 DRIVER_UNEXPECTED = _kind(
@@ -87,8 +93,13 @@ INFOROM_CORRUPTED = _kind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
-    meaning="The driver reports that the GPU's InfoROM, which holds its settings and error history, is corrupted.",
-    remedy="Reset the GPU (`nvidia-smi -i INDEX -r`) and look again; if it stays (Xid 93), have the InfoROM restored or the GPU replaced.",
+    meaning=(
+        "The driver reports that the GPU's InfoROM, which holds its settings and error history, is corrupted."
+    ),
+    remedy=(
+        "Reset the GPU (`nvidia-smi -i INDEX -r`) and look again; if it stays (Xid 93), have the"
+        " InfoROM restored or the GPU replaced."
+    ),
     stated=True,
     basis=_DRIVER_FIRMWARE_BASIS,
 )
@@ -96,18 +107,27 @@ GSP_OFF = _kind(
     code="driver.gsp_off",
     outcome=Outcome.WARN,
     meaning="The GPU's system processor (GSP) is off, though it is on by default on this product.",
-    remedy="Look for `NVreg_EnableGpuFirmware=0` in /etc/modprobe.d; on drivers of 2024 and later leave it on.",
+    remedy=(
+        "Look for `NVreg_EnableGpuFirmware=0` in /etc/modprobe.d; on drivers of 2024 and later leave it on."
+    ),
     basis=_DRIVER_FIRMWARE_BASIS,
 )
 PERSISTENCE_OFF = _kind(
     code="driver.persistence_off",
     outcome=Outcome.WARN,
-    meaning="The driver lets go of idle GPUs: each first use waits for them to start, and error counts are lost.",
-    remedy="Run nvidia-persistenced (`systemctl enable --now nvidia-persistenced`), or `nvidia-smi -pm 1` as root.",
+    meaning=(
+        "The driver lets go of idle GPUs: each first use waits for them to start, and error counts are lost."
+    ),
+    remedy=(
+        "Run nvidia-persistenced (`systemctl enable --now"
+        " nvidia-persistenced`), or `nvidia-smi -pm 1` as root."
+    ),
     basis=Basis(
         reads="Persistence mode of each GPU, and how long NVML took to answer.",
-        limit=f"on for data-center GPUs, or NVML in less than {_SLOW_START_SECONDS:.0f} s (a B200 machine in the"
-        " captures is healthy with it off)",
+        limit=(
+            f"on for data-center GPUs, or NVML in less than {_SLOW_START_SECONDS:.0f} s (a B200 machine in"
+            " the captures is healthy with it off)"
+        ),
         look_also=("systemctl status nvidia-persistenced", "nvml.timed_out"),
     ),
 )

@@ -17,11 +17,18 @@ def _basis(reads: str, limit: str, *look_also: str) -> Basis:
 
 SOCKETS = _kind(
     code="nccl.sockets",
-    meaning="Ranks on several hosts send over TCP sockets, although RDMA is available or was switched off: data passes through the kernel and host memory, and no GPU is reached directly.",
-    remedy="Unset NCCL_IB_DISABLE and NCCL_NET, and check that RDMA devices are active in the ranks' host or container: `ibv_devinfo`.",
+    meaning=(
+        "Ranks on several hosts send over TCP sockets, although RDMA is available or was switched off:"
+        " data passes through the kernel and host memory, and no GPU is reached directly."
+    ),
+    remedy=(
+        "Unset NCCL_IB_DISABLE and NCCL_NET, and check that RDMA devices are active in the ranks'"
+        " host or container: `ibv_devinfo`."
+    ),
     basis=_basis(
         "`Using network`, `NET/IB`, `NET/Socket`, the variables.",
-        "Sockets between hosts, and a line that shows RDMA or why it is off. Hosts without an RDMA device are not judged.",
+        "Sockets between hosts, and a line that shows RDMA or why it is off."
+        " Hosts without an RDMA device are not judged.",
         "ibv_devinfo",
         "network.rdma_error",
         "environment.nccl",
@@ -29,13 +36,19 @@ SOCKETS = _kind(
 )
 NO_GPU_DIRECT = _kind(
     code="nccl.no_gpu_direct",
-    meaning="The network cards do not read and write GPU memory themselves (GPUDirect RDMA): each message is copied through"
-    " host memory. A public case of 16 ranks: 33 GB/s on average before it was on, 93 GB/s at 1 GB after (nccl#1412).",
-    remedy="Load the module, `modprobe nvidia_peermem`, or use a driver and a kernel with DMA-BUF; then look for GDRDMA in"
-    " the log again.",
+    meaning=(
+        "The network cards do not read and write GPU memory themselves (GPUDirect RDMA): each message is"
+        " copied through host memory. A public case of 16 ranks: 33 GB/s on average before it was on,"
+        " 93 GB/s at 1 GB after (nccl#1412)."
+    ),
+    remedy=(
+        "Load the module, `modprobe nvidia_peermem`, or use a driver and a kernel with DMA-BUF;"
+        " then look for GDRDMA in the log again."
+    ),
     basis=_basis(
         "`Channel .. via NET/..`, `GPU Direct RDMA Disabled`, `DMA-BUF is available`.",
-        "Receiving channels between hosts over InfiniBand, RoCE or EFA without /GDRDMA. Sending channels work without it before Ampere by design ({_SOURCES}).",
+        "Receiving channels between hosts over InfiniBand, RoCE or EFA without /GDRDMA. Sending channels"
+        " work without it before Ampere by design ({_SOURCES}).",
         "lsmod",
         "nvidia-smi topo -m",
     ),
@@ -43,10 +56,13 @@ NO_GPU_DIRECT = _kind(
 PEER_ACCESS_OFF = _kind(
     code="nccl.peer_access_off",
     meaning="GPUs of one host do not read each other's memory: their data passes through host memory.",
-    remedy="Unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; where the driver refuses, see `nvidia-smi topo -p2p r`.",
+    remedy=(
+        "Unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; where the driver refuses, see `nvidia-smi topo -p2p r`."
+    ),
     basis=_basis(
         "`Channel .. via SHM`, `P2P is disabled between`, NCCL_P2P_DISABLE, NCCL_P2P_LEVEL.",
-        "A line with the reason. NCCL itself uses host memory if the path crosses the CPU: that alone is no finding.",
+        "A line with the reason. NCCL itself uses host memory if the path crosses"
+        " the CPU: that alone is no finding.",
         "nvidia-smi topo -p2p r",
         "gpu.peer_access_broken",
     ),
@@ -54,7 +70,10 @@ PEER_ACCESS_OFF = _kind(
 SHM_OVER_NVLINK = _kind(
     code="nccl.shm_over_nvlink",
     meaning="GPUs that NVLink connects send through host memory, and no line gives the reason.",
-    remedy="Check which links are up (`nvidia-smi nvlink -s`), and whether each process sees all GPUs of its host: containers with one GPU each cannot use NVLink.",
+    remedy=(
+        "Check which links are up (`nvidia-smi nvlink -s`), and whether each process sees all GPUs of its"
+        " host: containers with one GPU each cannot use NVLink."
+    ),
     basis=_basis(
         "`Channel .. via SHM`, `NVLS multicast support is available`, NVL in the topology.",
         "Ranks of one host on GPUs with NVLink, if most of their pairs use SHM or the network.",
@@ -64,13 +83,18 @@ SHM_OVER_NVLINK = _kind(
 )
 NVLS_OFF = _kind(
     code="nccl.nvls_off",
-    meaning="The NVSwitches do not reduce for the GPUs (NVLS is off): all-reduce inside a host is slower. On 8 H200 rings reached"
-    " 367 GB/s and NVLS 482 (stas00/ml-engineering).",
-    remedy="Unset NCCL_NVLS_ENABLE; if binding fails, check that the fabric manager runs in the driver's version:"
-    " `systemctl status nvidia-fabricmanager`.",
+    meaning=(
+        "The NVSwitches do not reduce for the GPUs (NVLS is off): all-reduce inside a host is slower."
+        " On 8 H200 rings reached 367 GB/s and NVLS 482 (stas00/ml-engineering)."
+    ),
+    remedy=(
+        "Unset NCCL_NVLS_ENABLE; if binding fails, check that the fabric manager runs in the driver's"
+        " version: `systemctl status nvidia-fabricmanager`."
+    ),
     basis=_basis(
         "`NVLS multicast support`, `Failed to bind NVLink SHARP`, NCCL_NVLS_ENABLE.",
-        "A failure that NCCL names, ranks without NVLS beside ranks with it, or the variable. GPUs without NVLS are not judged.",
+        "A failure that NCCL names, ranks without NVLS beside ranks with it, or the variable."
+        " GPUs without NVLS are not judged.",
         "nvlink.multicast_failed",
         "systemctl status nvidia-fabricmanager",
     ),
@@ -79,20 +103,30 @@ FEW_CHANNELS = _kind(
     code="nccl.few_channels",
     owner=Owner.JOB,
     meaning="A communicator on NVLink has fewer channels than the links need.",
-    remedy="Unset NCCL_MAX_NCHANNELS, NCCL_MAX_NRINGS and NCCL_MAX_CTAS, and measure with `gpudiag nccl-test`.",
+    remedy=(
+        "Unset NCCL_MAX_NCHANNELS, NCCL_MAX_NRINGS and NCCL_MAX_CTAS, and measure with `gpudiag nccl-test`."
+    ),
     basis=_basis(
         "`coll channels`, the variables.",
-        "For ranks that NVLink connects: at most 8 if a variable sets the limit, at most 4 without one. 2 are usual on PCIe.",
+        "For ranks that NVLink connects: at most 8 if a variable sets the limit, at most 4"
+        " without one. 2 are usual on PCIe.",
         "environment.nccl_costly",
     ),
 )
 BAD_INTERFACE = _kind(
     code="nccl.interface_leads_nowhere",
-    meaning="Ranks on several hosts use an interface that does not reach the other hosts: they hang or fail when they connect.",
-    remedy="Set NCCL_SOCKET_IFNAME to the interface that reaches the other hosts, with = before its name; `ip -brief address` lists them.",
+    meaning=(
+        "Ranks on several hosts use an interface that does not reach the other hosts:"
+        " they hang or fail when they connect."
+    ),
+    remedy=(
+        "Set NCCL_SOCKET_IFNAME to the interface that reaches the other hosts, with = before its"
+        " name; `ip -brief address` lists them."
+    ),
     basis=_basis(
         "`Bootstrap`, `NET/Socket : Using`, `OOB`, connections that fail.",
-        "Loopback, bridges of Docker and libvirt, link-local addresses, addresses that two hosts have at once; connections that fail after all retries.",
+        "Loopback, bridges of Docker and libvirt, link-local addresses, addresses that two hosts have at"
+        " once; connections that fail after all retries.",
         "network.wrong_interface",
         "network.no_route",
     ),
@@ -100,10 +134,14 @@ BAD_INTERFACE = _kind(
 NICS_UNUSED = _kind(
     code="nccl.nics_unused",
     meaning="NCCL found more network cards of one kind than it uses between hosts.",
-    remedy="Unset NCCL_MAX_NCHANNELS; compare `nvidia-smi topo -m` with the cards in use; run one rank for each GPU.",
+    remedy=(
+        "Unset NCCL_MAX_NCHANNELS; compare `nvidia-smi topo -m` with the cards"
+        " in use; run one rank for each GPU."
+    ),
     basis=_basis(
         "`NET/IB : Using`, `Channel .. via NET/..`.",
-        "Half of the cards or fewer in use, if the host has a rank for each. Cards of another speed or link layer do not count.",
+        "Half of the cards or fewer in use, if the host has a rank for each. Cards of another"
+        " speed or link layer do not count.",
         "nvidia-smi topo -m",
     ),
 )
@@ -113,7 +151,8 @@ NICS_DIFFER = _kind(
     remedy="Find the port that is down there: `ibstat`; NCCL lists active ports only.",
     basis=_basis(
         "`NET/IB : Using` of each host.",
-        "The number of cards of each link layer that more than half of the hosts have; of two hosts, the larger number.",
+        "The number of cards of each link layer that more than half of the hosts"
+        " have; of two hosts, the larger number.",
         "ibstat",
         "network.rdma_error",
     ),
@@ -121,7 +160,10 @@ NICS_DIFFER = _kind(
 NIC_REMOTE = _kind(
     code="nccl.nic_remote",
     meaning="A GPU reaches its network card only across the link between two CPUs.",
-    remedy="Find the card near each GPU (`nvidia-smi topo -m`), and name the near ones in NCCL_IB_HCA, or unset it.",
+    remedy=(
+        "Find the card near each GPU (`nvidia-smi topo -m`), and name the near"
+        " ones in NCCL_IB_HCA, or unset it."
+    ),
     basis=_basis(
         "`Pattern 4 .. type`, which NCCL_DEBUG_SUBSYS=INIT,GRAPH prints.",
         "SYS between GPU and network card, if another GPU of the job has a nearer one.",
@@ -131,13 +173,15 @@ NIC_REMOTE = _kind(
 SETTINGS_DIFFER = _kind(
     code="nccl.settings_differ",
     owner=Owner.JOB,
-    meaning="Ranks of one job run NCCL with different variables: they may choose different algorithms, networks or"
-    " interfaces, hang, or wait for the slowest.",
+    meaning=(
+        "Ranks of one job run NCCL with different variables: they may choose different algorithms, networks"
+        " or interfaces, hang, or wait for the slowest."
+    ),
     remedy="Give all hosts the same variables: compare `env | grep NCCL` and /etc/nccl.conf.",
     basis=_basis(
         "`NCCL_.. set by environment to`.",
-        "The value that most ranks have. Without a majority all are named. Names of interfaces and cards may differ between hosts, but"
-        " not within one host.",
+        "The value that most ranks have. Without a majority all are named. Names of interfaces and cards may"
+        " differ between hosts, but not within one host.",
         "environment.nccl",
     ),
 )
@@ -158,7 +202,10 @@ PLUGIN_FAILED = _kind(
     owner=Owner.JOB,
     category=Category.SW_LIBRARY,
     meaning="A plugin that the job asks for was not loaded, and NCCL continued without it.",
-    remedy="Put the plugin's folder into LD_LIBRARY_PATH of the ranks, or unset NCCL_NET_PLUGIN and NCCL_TUNER_PLUGIN.",
+    remedy=(
+        "Put the plugin's folder into LD_LIBRARY_PATH of the ranks, or unset"
+        " NCCL_NET_PLUGIN and NCCL_TUNER_PLUGIN."
+    ),
     basis=_basis(
         "`Plugin name set by env`, `Could not find`, `Plugin load returned`, `No eligible providers`.",
         "The plugin that a variable names. Plugins that NCCL looks for by itself may be missing.",

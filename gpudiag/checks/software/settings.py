@@ -42,15 +42,22 @@ _ENVIRONMENT_DEBUG_BASIS = Basis(
 VISIBLE_INVALID = _kind(
     code="environment.visible_devices_invalid",
     outcome=Outcome.FAIL,
-    meaning="CUDA_VISIBLE_DEVICES names a GPU that is not here; CUDA ignores it and every GPU after it, silently.",
+    meaning=(
+        "CUDA_VISIBLE_DEVICES names a GPU that is not here; CUDA ignores it and every GPU after it, silently."
+    ),
     remedy="Correct CUDA_VISIBLE_DEVICES; `gpudiag list --free 1 --ids` prints UUIDs that it accepts.",
     basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
 VISIBLE_NONE = _kind(
     code="environment.visible_devices_none",
     outcome=Outcome.FAIL,
-    meaning="CUDA_VISIBLE_DEVICES hides every GPU from this process (empty, -1, NoDevFiles): CUDA reports no GPU.",
-    remedy="Unset CUDA_VISIBLE_DEVICES, or name GPUs in it (`gpudiag list --free 1 --ids`); under a scheduler, ask it for GPUs.",
+    meaning=(
+        "CUDA_VISIBLE_DEVICES hides every GPU from this process (empty, -1, NoDevFiles): CUDA reports no GPU."
+    ),
+    remedy=(
+        "Unset CUDA_VISIBLE_DEVICES, or name GPUs in it (`gpudiag list --free 1 --ids`);"
+        " under a scheduler, ask it for GPUs."
+    ),
     basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
 VISIBLE_TWICE = _kind(
@@ -70,7 +77,10 @@ LOCAL_RANK_WITHOUT_GPU = _kind(
 ORDER_UNSET = _kind(
     code="environment.device_order_unset",
     outcome=Outcome.WARN,
-    meaning="The GPUs are of different models, and CUDA numbers them by speed: ordinals differ from those of nvidia-smi.",
+    meaning=(
+        "The GPUs are of different models, and CUDA numbers them by speed:"
+        " ordinals differ from those of nvidia-smi."
+    ),
     remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID.",
     basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
@@ -99,14 +109,19 @@ RENAMED = _kind(
 ALLOCATOR_OPTION = _kind(
     code="environment.allocator_option",
     outcome=Outcome.WARN,
-    meaning="PYTORCH_CUDA_ALLOC_CONF has an option that torch's allocator does not know; torch refuses to start CUDA.",
+    meaning=(
+        "PYTORCH_CUDA_ALLOC_CONF has an option that torch's allocator does not"
+        " know; torch refuses to start CUDA."
+    ),
     remedy="Correct it according to torch's notes on CUDA memory management.",
     basis=_ENVIRONMENT_DEBUG_BASIS,
 )
 COMPAT_PATH = _kind(
     code="environment.cuda_compat_path",
     outcome=Outcome.WARN,
-    meaning="LD_LIBRARY_PATH names a CUDA compat folder, and the GPUs do not support forward compatibility (804).",
+    meaning=(
+        "LD_LIBRARY_PATH names a CUDA compat folder, and the GPUs do not support forward compatibility (804)."
+    ),
     remedy="Take the compat folder out of LD_LIBRARY_PATH.",
     basis=_ENVIRONMENT_DEBUG_BASIS,
 )
@@ -204,7 +219,10 @@ def _invalid(context: Context, value: str, tokens: list[str]) -> Iterator[Findin
         if place == 0:
             ignored = ", so CUDA shows no GPU at all"
         evidence = of_variable("CUDA_VISIBLE_DEVICES", value, limit=f"{here} GPUs", limit_source="NVML")
-        message = f"CUDA_VISIBLE_DEVICES={value}: {token or 'an empty entry'} is not one of {here} GPUs here{ignored}"
+        message = (
+            f"CUDA_VISIBLE_DEVICES={value}: {token or 'an empty entry'} is not"
+            f" one of {here} GPUs here{ignored}"
+        )
         yield host_finding(context, VISIBLE_INVALID, message, evidence)
         return
 
@@ -340,7 +358,10 @@ _ENVIRONMENT_NCCL_BASIS = Basis(
 UNKNOWN = _kind(
     code="environment.nccl_unknown",
     outcome=Outcome.WARN,
-    meaning="NCCL and torch read no variable of this name, which starts with NCCL_ or TORCH_NCCL_: it is most likely misspelled.",
+    meaning=(
+        "NCCL and torch read no variable of this name, which starts with NCCL_ or"
+        " TORCH_NCCL_: it is most likely misspelled."
+    ),
     remedy="Correct its name, or unset it.",
     basis=_ENVIRONMENT_NCCL_BASIS,
 )
@@ -354,14 +375,19 @@ COSTLY = _kind(
 DEVICE_ABSENT = _kind(
     code="environment.nccl_device_absent",
     outcome=Outcome.FAIL,
-    meaning="NCCL_IB_HCA names RDMA devices, and this machine has none of them: NCCL falls back to sockets or fails.",
+    meaning=(
+        "NCCL_IB_HCA names RDMA devices, and this machine has none of them:"
+        " NCCL falls back to sockets or fails."
+    ),
     remedy="Correct NCCL_IB_HCA : `ls /sys/class/infiniband` lists the devices, or unset it.",
     basis=_ENVIRONMENT_NCCL_BASIS,
 )
 INTERFACE_ABSENT = _kind(
     code="network.wrong_interface",
     outcome=Outcome.FAIL,
-    meaning="A variable names network interfaces for the ranks' traffic, and none of them is up on this machine.",
+    meaning=(
+        "A variable names network interfaces for the ranks' traffic, and none of them is up on this machine."
+    ),
     remedy="Correct it according to what `ip -brief address` shows here, or unset it.",
     basis=Basis(
         reads="NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME, against"

@@ -54,8 +54,10 @@ _NO_START_BASIS = Basis(
 )
 _SLOW_START_BASIS = Basis(
     reads="How long nvmlInit takes, in a child process that is abandoned at the deadline.",
-    limit="`--deadline`: 1.5 s for the bare command, 5 s for `gpudiag list`. Without persistence mode eight GPUs may"
-    " take longer.",
+    limit=(
+        "`--deadline`: 1.5 s for the bare command, 5 s for `gpudiag list`. Without"
+        " persistence mode eight GPUs may take longer."
+    ),
     look_also=(
         "gpudiag list --deadline 30",
         "nvidia-smi -q -d PERFORMANCE",
@@ -101,7 +103,8 @@ NVML_KINDS = {
     ),
     SourceState.TIMED_OUT: _nvml_kind(
         SourceState.TIMED_OUT,
-        "The driver did not answer within the deadline: it hangs, or it starts slowly without persistence mode.",
+        "The driver did not answer within the deadline: it hangs, or it"
+        " starts slowly without persistence mode.",
         "Try `gpudiag list --deadline 30`; if that hangs too, look at `dmesg` and reboot.",
     ),
     SourceState.FAILED: _nvml_kind(
@@ -236,10 +239,16 @@ CALL_FAILED = FindingKind(
     category=Category.SW_OTHER,
     owner=Owner.HOST,
     meaning="NVML answered with an error instead of a reading, so part of the GPU was not checked.",
-    remedy="Compare with `nvidia-smi -q`, and look at `dmesg` (Xid, NVRM); if it stays, reset the GPU or reload the driver. If a healthy GPU gives this error under your driver, please report it to gpudiag.",
+    remedy=(
+        "Compare with `nvidia-smi -q`, and look at `dmesg` (Xid, NVRM); if it stays, reset the GPU or reload"
+        " the driver. If a healthy GPU gives this error under your driver, please report it to gpudiag."
+    ),
     basis=Basis(
         reads="the return code of every NVML call",
-        limit="success, or an answer that the GPU does not support it, the driver does not know it, or the user has no permission (nvmlReturn_t)",
+        limit=(
+            "success, or an answer that the GPU does not support it, the driver does not know it, or the"
+            " user has no permission (nvmlReturn_t)"
+        ),
         look_also=("nvidia-smi -q", "dmesg | grep -e NVRM -e Xid", "gpudiag list --wide", "gpu.not_read"),
     ),
 )
@@ -249,12 +258,20 @@ VALUE_NOT_READ = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_OTHER,
     owner=Owner.HOST,
-    meaning="One instrument of the GPU (power, fan, a temperature, a clock, utilization) gave no value; all else of it was read.",
-    remedy="Ask again: `gpudiag list --wide`. If it stays, compare with `nvidia-smi -q -i INDEX`, and look at `dmesg` (Xid, NVRM).",
+    meaning=(
+        "One instrument of the GPU (power, fan, a temperature, a clock, utilization)"
+        " gave no value; all else of it was read."
+    ),
+    remedy=(
+        "Ask again: `gpudiag list --wide`. If it stays, compare with"
+        " `nvidia-smi -q -i INDEX`, and look at `dmesg` (Xid, NVRM)."
+    ),
     basis=Basis(
         reads="the return code of every NVML call; a call that fails is made a second time",
-        limit="One instrument of a GPU; a second failed reading is nvml.call_failed. Our choice: a V100's power was `ERR!` once"
-        " and the GPU healthy (Azure/azhpc-diagnostics issue 77).",
+        limit=(
+            "One instrument of a GPU; a second failed reading is nvml.call_failed. Our choice:"
+            " a V100's power was `ERR!` once and the GPU healthy (Azure/azhpc-diagnostics issue 77)."
+        ),
         look_also=("nvidia-smi -q -i INDEX", "gpudiag list --wide", "nvml.call_failed"),
     ),
 )
@@ -271,7 +288,10 @@ UNKNOWN_VALUE = FindingKind(
     meaning="The driver gave a number that gpudiag does not know: it may or may not be a fault.",
     remedy="`nvidia-smi -i INDEX -q` shows NVIDIA's name for it. Newer drivers have new values.",
     basis=Basis(
-        reads="Modes, fabric state, peer access and clock event reasons, each a number that nvml.h names; shown as `unknown_9` in `--json`.",
+        reads=(
+            "Modes, fabric state, peer access and clock event reasons, each a number that nvml.h names;"
+            " shown as `unknown_9` in `--json`."
+        ),
         limit="The enumerations of nvml.h as of driver 595. A new architecture or brand is no finding.",
         look_also=("nvidia-smi -q", "gpudiag list --json"),
     ),

@@ -56,8 +56,10 @@ _TORCH_ARCHITECTURES_BASIS = Basis(
     look_also=("python -m torch.utils.collect_env", "torch.driver_too_old"),
 )
 _CUDA_CONTEXT_BASIS = Basis(
-    reads="The result of torch.cuda.init and of a first tensor on each GPU, in a child process of the job's own"
-    " interpreter.",
+    reads=(
+        "The result of torch.cuda.init and of a first tensor on each GPU, in a child"
+        " process of the job's own interpreter."
+    ),
     limit="None: a context must start on every GPU that is visible.",
     look_also=("gpudiag list --sources all", "dmesg -T | grep NVRM", "env | grep -e CUDA -e LD_LIBRARY"),
 )
@@ -65,7 +67,10 @@ CPU_BUILD = _kind(
     code="torch.without_cuda",
     outcome=Outcome.FAIL,
     meaning="The machine has GPUs, and the job's torch is a build without CUDA: it will never use them.",
-    remedy="Install a CUDA build of torch: pick the driver's CUDA on torch's start page, or from your pip mirror.",
+    remedy=(
+        "Install a CUDA build of torch: pick the driver's CUDA on torch's"
+        " start page, or from your pip mirror."
+    ),
     stated=True,
     jobs_may_start=_ITS_OWN,
     basis=_TORCH_BUILD_BASIS,
@@ -83,15 +88,23 @@ NEWER_MINOR = _kind(
     code="torch.newer_cuda_minor",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    meaning="torch was built with a newer minor version of CUDA than the driver's: most functions work, new features do not.",
+    meaning=(
+        "torch was built with a newer minor version of CUDA than the driver's: most"
+        " functions work, new features do not."
+    ),
     remedy="On 'PTX JIT' or 'unsupported toolchain' errors, update the driver or install an older build.",
     basis=_TORCH_DRIVER_BASIS,
 )
 NO_KERNELS = _kind(
     code="cuda.no_kernel_image",
     outcome=Outcome.FAIL,
-    meaning="This torch has no code for this GPU: the first kernel fails with `no kernel image is available`.",
-    remedy="Install a torch built for this GPU's compute capability: a newer one for a new GPU, an older one for an old GPU.",
+    meaning=(
+        "This torch has no code for this GPU: the first kernel fails with `no kernel image is available`."
+    ),
+    remedy=(
+        "Install a torch built for this GPU's compute capability: a newer one for a new"
+        " GPU, an older one for an old GPU."
+    ),
     stated=True,
     jobs_may_start=_ITS_OWN,
     basis=_TORCH_ARCHITECTURES_BASIS,
@@ -119,7 +132,10 @@ CONTEXT_KINDS = {
     r"Error 802|system not yet initialized": _context(
         code="cuda.system_not_ready",
         meaning="CUDA does not start because the NVLink fabric is not set up (error 802).",
-        remedy="Start the fabric manager (`systemctl start nvidia-fabricmanager`); its version must match the driver's.",
+        remedy=(
+            "Start the fabric manager (`systemctl start nvidia-fabricmanager`);"
+            " its version must match the driver's."
+        ),
         basis=_CUDA_CONTEXT_BASIS,
     ),
     r"Error 803|unsupported display driver": _context(
@@ -149,19 +165,29 @@ CONTEXT_KINDS = {
     r"no CUDA-capable device|No CUDA GPUs are available|lists no GPU": _context(
         code="cuda.no_device",
         meaning="CUDA sees no GPU, though the driver lists one (error 100).",
-        remedy="Look at CUDA_VISIBLE_DEVICES, at the permissions of /dev/nvidia*, and at the job's device cgroup.",
+        remedy=(
+            "Look at CUDA_VISIBLE_DEVICES, at the permissions of /dev/nvidia*,"
+            " and at the job's device cgroup."
+        ),
         basis=_CUDA_CONTEXT_BASIS,
     ),
     r"CUDA unknown error": _context(
         code="cuda.unknown_error",
-        meaning="CUDA does not start and gives no reason (error 999): often a container that lost its devices.",
-        remedy="Restart the container; on the host reload nvidia_uvm (`rmmod nvidia_uvm; modprobe nvidia_uvm`).",
+        meaning=(
+            "CUDA does not start and gives no reason (error 999): often a container that lost its devices."
+        ),
+        remedy=(
+            "Restart the container; on the host reload nvidia_uvm (`rmmod nvidia_uvm; modprobe nvidia_uvm`)."
+        ),
         basis=_CUDA_CONTEXT_BASIS,
     ),
     r"out of memory": _context(
         code=_NO_MEMORY,
         meaning="CUDA reports that the GPU has no memory for a context, and NVML that memory is free.",
-        remedy="Look at its processes (`gpudiag list`) and for Xid lines (`dmesg`); start the job's interpreter again.",
+        remedy=(
+            "Look at its processes (`gpudiag list`) and for Xid lines (`dmesg`);"
+            " start the job's interpreter again."
+        ),
         basis=_CUDA_CONTEXT_BASIS,
     ),
 }
@@ -282,7 +308,10 @@ def torch_driver(context: Context) -> Judgement:
         and parse_version(driver) < parse_version(needed)
         and facts.context_starts is not True
     ):
-        message = f"torch {facts.version} is built with CUDA {built}, which needs driver {needed}; this one is {driver}"
+        message = (
+            f"torch {facts.version} is built with CUDA {built}, which needs driver"
+            f" {needed}; this one is {driver}"
+        )
         evidence = Evidence(
             "driver_version", driver, limit=needed, source=f"NVML; limit: {compatibility_source()}"
         )

@@ -108,7 +108,10 @@ def blame_before_averaging(wrong: WrongGradients) -> Blame | None:
     left = tuple(rank for rank, step in wrong.together.items() if step.gradients_left)
     if left and number > 0:
         who = "" if len(left) == wrong.workers else f" on {name_ranks(left)}"
-        words = f"the gradients of step {number - 1} are still in those of step {number}: zero_grad() was not called{who}"
+        words = (
+            f"the gradients of step {number - 1} are still in those of step {number}:"
+            f" zero_grad() was not called{who}"
+        )
         return Blame(ACCUMULATED, left, words)
     noisy = tuple(rank for rank in _are_off_before(wrong) if wrong.together[rank].noise is not None)
     if not noisy or len(noisy) < len(_are_off_before(wrong)):
@@ -116,15 +119,15 @@ def blame_before_averaging(wrong: WrongGradients) -> Blame | None:
     alike = len({wrong.together[rank].noise for rank in noisy}) == 1
     seeds = "" if len(noisy) == 1 else f" ({'the same on all of them' if alike else 'other ones on each'})"
     words = (
-        f"the forward pass of {name_ranks(noisy)} draws random numbers in step {number}, as dropout does{seeds}: "
-        "the gradients are not those that the samples give"
+        f"the forward pass of {name_ranks(noisy)} draws random numbers in step {number}, as dropout"
+        f" does{seeds}: the gradients are not those that the samples give"
     )
     return Blame(GRADIENT, noisy, words, remedy=_NOISE_REMEDY)
 
 
 _NOISE_REMEDY = (
-    "Set dropout to p=0 where numbers are compared. In training, give each rank a seed of its own after the model is "
-    "built: torch.manual_seed(seed + rank)."
+    "Set dropout to p=0 where numbers are compared. In training, give each rank a seed of its own after the"
+    " model is built: torch.manual_seed(seed + rank)."
 )
 
 
@@ -180,7 +183,10 @@ def _blame_other_step(wrong: WrongGradients) -> Blame | None:
         some = "" if len(late) == wrong.workers else f" on {name_ranks(late)}"
         return Blame(LATE_GRADIENT, late, f"step {number} uses the gradients of step {number - 1}{some}")
     if _are_near(wrong.together, {rank: one.accumulated for rank, one in parts.items()}, wrong.limit):
-        words = f"the gradients of step {number - 1} are still in those of step {number}: zero_grad() was not called"
+        words = (
+            f"the gradients of step {number - 1} are still in those of step"
+            f" {number}: zero_grad() was not called"
+        )
         return Blame(ACCUMULATED, ranks, words)
     shares = [share for one in parts.values() for share in one.shares]
     if any(abs(share) * wrong.workers > _NEAR for share in shares) or not _are_explained(wrong):
@@ -216,7 +222,10 @@ def _blame_shares(wrong: WrongGradients) -> Blame | None:
     groups = {taken.get(rank, tuple(wrong.together)) for rank in wrong.together}
     if len(groups) > 1 and sorted(rank for group in groups for rank in group) == sorted(wrong.together):
         named = "; ".join(name_ranks(group) for group in sorted(groups))
-        words = f"{wrong.what} averaged within groups of ranks ({named}) and not over all {workers}, in step {wrong.number}"
+        words = (
+            f"{wrong.what} averaged within groups of ranks ({named}) and not over all"
+            f" {workers}, in step {wrong.number}"
+        )
         return Blame(IN_GROUPS, tuple(wrong.together), words)
     shares = wrong.first.shares
     if any(not _are_alike(one.shares, shares) for one in parts.values()):
@@ -297,13 +306,19 @@ def _blame_uneven(wrong: WrongGradients, factors: Sequence[float]) -> Blame:
     missing = tuple(rank for rank, factor in enumerate(factors) if abs(factor) < _NEAR * most)
     if missing:
         rest = next(factor for rank, factor in enumerate(factors) if rank not in missing)
-        words = f"{wrong.what} an average without {name_ranks(missing)}, divided by {workers / rest:.3g}, in step {number}"
+        words = (
+            f"{wrong.what} an average without {name_ranks(missing)}, divided by"
+            f" {workers / rest:.3g}, in step {number}"
+        )
         return Blame(WEIGHED, missing, words)
     near = min(_NEAR, (max(factors) - min(factors)) / 2)
     right = [rank for rank, factor in enumerate(factors) if abs(factor - 1) < near]
     odd = tuple(rank for rank in range(workers) if rank not in right)
     times = ", ".join(f"{factors[rank]:.3g}" for rank in odd)
-    words = f"the {verb(odd, 'gradient', 'gradients')} of {name_ranks(odd)} {verb(odd, 'counts', 'count')} {times} times in the average of step {number}"
+    words = (
+        f"the {verb(odd, 'gradient', 'gradients')} of {name_ranks(odd)} {verb(odd, 'counts', 'count')}"
+        f" {times} times in the average of step {number}"
+    )
     scales = "" if right else ": each rank scales its own, as clipping before the averaging does"
     return Blame(WEIGHED, odd, f"{words}{scales}")
 
@@ -335,15 +350,18 @@ def _blame_scaled_parts(wrong: WrongGradients) -> Blame | None:
     if not off:
         return None
     factors = ", ".join(f"{describe_factor(scales[rank])} on rank {rank}" for rank in off)
-    words = f"the parts of the average that ranks keep are not what they should be in step {wrong.number}: {factors}"
+    words = (
+        "the parts of the average that ranks keep are not what they should"
+        f" be in step {wrong.number}: {factors}"
+    )
     if len(off) > 1:
         words += "; each rank scales its own part, as clipping by the norm of that part alone does"
     return Blame(SCALED, off, words, remedy=_PARTS_REMEDY)
 
 
 _PARTS_REMEDY = (
-    "Clip by one norm over all ranks: call torch.nn.utils.clip_grad_norm_ with the sharded parameters themselves, not with "
-    "local tensors, and multiply gradients nowhere else."
+    "Clip by one norm over all ranks: call torch.nn.utils.clip_grad_norm_ with the sharded parameters"
+    " themselves, not with local tensors, and multiply gradients nowhere else."
 )
 
 
@@ -393,8 +411,9 @@ def _blame_rank(wrong: WrongGradients) -> Blame | None:
 def _blame_on_the_way(wrong: WrongGradients, holder: int) -> Blame:
     """The blame on no rank: what is wrong in one rank's part of the average may come from any other."""
     words = (
-        f"the part of the average that rank {holder} keeps is wrong in step {wrong.number} ({describe_elements(wrong.first)}): "
-        f"one rank among {name_ranks(tuple(wrong.together))} has different bits, and the measurements do not show which"
+        f"the part of the average that rank {holder} keeps is wrong in step {wrong.number}"
+        f" ({describe_elements(wrong.first)}): one rank among {name_ranks(tuple(wrong.together))} has"
+        " different bits, and the measurements do not show which"
     )
     few = all(one.elements_off <= _FLIPS_AT_MOST for one in wrong.parts.values())
     return Blame(GRADIENT, (), words, Owner.HARDWARE if few else None)
@@ -406,7 +425,10 @@ def _blame_averaging(wrong: WrongGradients) -> Blame | None:
     if any(isinstance(error, Missing) or _is_off(error, wrong.limit) for error in known):
         return None
     names = name_tensors(wrong.first.tensors)
-    words = f"every rank computed the right gradients in step {wrong.number}, and their average is wrong in {names}"
+    words = (
+        f"every rank computed the right gradients in step {wrong.number}, and"
+        f" their average is wrong in {names}"
+    )
     parts = wrong.parts.values()
     if all(one.rounded_to for one in parts):
         return Blame(GRADIENT, wrong.guilty, f"{words}: rounded to {wrong.first.rounded_to} on the way")

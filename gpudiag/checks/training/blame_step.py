@@ -72,7 +72,10 @@ def blame_step(wrong: WrongStep) -> Blame:
     if guilty and all(rank in wrong.back_at for rank in guilty):
         after = max(wrong.back_at[rank] for rank in guilty)
         when = f"after step {after}" if after >= 0 else "before the first step"
-        words = f"after step {number}, {name_ranks(guilty)} {verb(guilty, 'holds', 'hold')} the parameters of {when} again: older weights were loaded"
+        words = (
+            f"after step {number}, {name_ranks(guilty)} {verb(guilty, 'holds', 'hold')} the parameters of"
+            f" {when} again: older weights were loaded"
+        )
         kind = RANKS_DIFFER if wrong.odd and len(guilty) < len(wrong.together) else PARAMETERS
         return Blame(kind, guilty, words, remedy=_LOADED_REMEDY)
     if parts:
@@ -109,7 +112,10 @@ def _blame_movement(wrong: WrongStep) -> Blame | None:
         return _blame_no_step(wrong)
     if all(names and names == set(one.tensors) for names, one in zip(unmoved, parts.values(), strict=True)):
         names = next(iter(parts.values())).unmoved
-        words = f"the optimizer leaves {name_tensors(names)} as {verb(names, 'it is', 'they are')} in step {number}{wrong.where}, though there is a gradient"
+        words = (
+            f"the optimizer leaves {name_tensors(names)} as {verb(names, 'it is', 'they are')} in step"
+            f" {number}{wrong.where}, though there is a gradient"
+        )
         return Blame(TENSOR_NOT_STEPPED, tuple(parts), words)
     rounded = next(iter(parts.values())).rounded_to
     if rounded is not None and all(one.rounded_to == rounded for one in parts.values()):
@@ -160,7 +166,10 @@ def _blame_multiple(wrong: WrongStep) -> Blame | None:
         return None
     first = next(iter(parts.values()))
     if _decays(first):
-        words = f"step {number} also takes {first.decay:.2g} of the parameters away{wrong.where}: a weight decay that was not configured"
+        words = (
+            f"step {number} also takes {first.decay:.2g} of the parameters away{wrong.where}:"
+            " a weight decay that was not configured"
+        )
         return Blame(_kind(wrong), tuple(parts), words, remedy=_SETTINGS_REMEDY)
     if abs(first.scale - 1) <= (first.rest or 0.0):
         return None
@@ -172,7 +181,10 @@ def _blame_multiple(wrong: WrongStep) -> Blame | None:
             "the optimizer's settings are right, and more than one step, or other code, moves them",
             _MOVED_REMEDY,
         )
-    words = f"step {number} moves the parameters {describe_factor(first.scale)} what it should{wrong.where}: {why}"
+    words = (
+        f"step {number} moves the parameters {describe_factor(first.scale)}"
+        f" what it should{wrong.where}: {why}"
+    )
     return Blame(_kind(wrong), tuple(parts), words, remedy=remedy)
 
 
@@ -204,25 +216,28 @@ def _blame_momentum(wrong: WrongStep) -> Blame | None:
 
 
 ROUNDED_REMEDY = (
-    "Keep the weights and the optimizer's state in float32, and compute in the shorter dtype: torch.autocast, or FSDP2's "
-    "MixedPrecisionPolicy."
+    "Keep the weights and the optimizer's state in float32, and compute in the shorter dtype:"
+    " torch.autocast, or FSDP2's MixedPrecisionPolicy."
 )
 _CHANGED_REMEDY = (
-    "Clip gradients only where it is wanted, once, after the averaging and by one norm for all ranks; look for other code "
-    "that multiplies or replaces them."
+    "Clip gradients only where it is wanted, once, after the averaging and by one norm for all ranks;"
+    " look for other code that multiplies or replaces them."
 )
 _MOVED_REMEDY = (
-    "Look for what changes parameters beside the optimizer: a second call of step(), an average of weights (EMA) that is "
-    "copied back, weights that are clipped or normalised."
+    "Look for what changes parameters beside the optimizer: a second call of step(), an average of weights"
+    " (EMA) that is copied back, weights that are clipped or normalised."
 )
 _STATE_REMEDY = (
-    "Load the optimizer's state on every rank (optimizer.load_state_dict), and do not create the optimizer again during "
-    "training."
+    "Load the optimizer's state on every rank (optimizer.load_state_dict), and do not create"
+    " the optimizer again during training."
 )
 _LOADED_REMEDY = (
     "Load a checkpoint on every rank, before the first step, or broadcast what one rank has loaded."
 )
-_SETTINGS_REMEDY = "Print optimizer.param_groups on every rank, and compare the learning rate, its schedule and the weight decay."
+_SETTINGS_REMEDY = (
+    "Print optimizer.param_groups on every rank, and compare the learning rate,"
+    " its schedule and the weight decay."
+)
 
 
 def _takes_gradient_before(parts: StepParts) -> bool:

@@ -22,12 +22,12 @@ _FEW_SAMPLES = 5
 # Ranks that share at most this part of their samples have a sampler that splits them.
 _PADDED = 0.5
 _PADDED_REMEDY = (
-    "The sampler splits the data, but gives some samples to two ranks, as it does where they do not divide evenly: use "
-    "drop_last=True, or a number of samples that the ranks divide."
+    "The sampler splits the data, but gives some samples to two ranks, as it does where they do not divide"
+    " evenly: use drop_last=True, or a number of samples that the ranks divide."
 )
 _SHORT_REMEDY = (
-    "Use drop_last=True in the loader, or weigh each rank's loss by its samples: a mean over ranks counts those of a "
-    "short batch more."
+    "Use drop_last=True in the loader, or weigh each rank's loss by its samples: a mean over ranks"
+    " counts those of a short batch more."
 )
 
 Order = dict[int, dict[int, tuple[int, ...]]]  # epoch -> rank -> samples, as they were read
@@ -88,7 +88,10 @@ def _judge_rows(measurement: StrategyMeasurement) -> Finding | None:
     first = min(step.step for step in changed)
     ranks = sorted({step.rank for step in changed if step.step == first})
     what = " and ".join(sorted({name for step in changed for name in step.changed}))
-    message = f"{name_ranks(ranks)} {verb(ranks, 'trains', 'train')} on {what} that are not those of its samples, from step {first} on"
+    message = (
+        f"{name_ranks(ranks)} {verb(ranks, 'trains', 'train')} on {what} that are not those of"
+        f" its samples, from step {first} on"
+    )
     evidence = (
         Evidence("steps", len({step.step for step in changed}), limit=0, source="data set"),
         Evidence("step", first, source="data set"),

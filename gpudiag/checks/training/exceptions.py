@@ -21,20 +21,23 @@ _SHARED_MEMORY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SHARED_MEMORY_REMEDY = (
-    "Give the container more shared memory (`docker run --ipc=host` or `--shm-size 16g`; in Kubernetes an emptyDir of "
-    "medium Memory at /dev/shm), or use fewer data loader workers; `df -h /dev/shm` shows it."
+    "Give the container more shared memory (`docker run --ipc=host` or `--shm-size 16g`; in Kubernetes an"
+    " emptyDir of medium Memory at /dev/shm), or use fewer data loader workers; `df -h /dev/shm` shows it."
 )
 _OWN_REMEDY = "The error is in the script: look at that line, and at its inputs on that rank."
 _BY_TEXT = (
     (_SHARED_MEMORY, _SHARED_MEMORY_REMEDY),
     (
         re.compile(r"Received data size|op\.preamble\.length|Detected mismatch between collectives"),
-        "Make every rank call the same collectives in the same order, with tensors of the same size and dtype.",
+        (
+            "Make every rank call the same collectives in the same order, with"
+            " tensors of the same size and dtype."
+        ),
     ),
     (
         re.compile(r"DataLoader worker .* (exited|is killed)", re.DOTALL),
-        "The worker's own error is above it. Killed: look at `dmesg -T | tail -50` for the OOM killer, and try "
-        "`num_workers=0`.",
+        "The worker's own error is above it. Killed: look at `dmesg -T | tail -50` for the"
+        " OOM killer, and try `num_workers=0`.",
     ),
     (
         re.compile(r"OutOfMemoryError|CUDA out of memory"),
@@ -56,7 +59,10 @@ _BY_TEXT = (
         re.compile(
             r"Connection (refused|reset|closed)|timed out|Timeout|DistNetworkError|DistStoreError|gloo"
         ),
-        "Check whether all ranks ran until then, and whether their hosts reach each other: `gpudiag nccl-test`.",
+        (
+            "Check whether all ranks ran until then, and whether their hosts reach"
+            " each other: `gpudiag nccl-test`."
+        ),
     ),
 )
 _BY_TYPE = (

@@ -28,13 +28,20 @@ _TRAIN_NOT_AVERAGED_BASIS = Basis(
     look_also=("gpudiag train --inject nosync:3", "gpudiag train --inject sumgrad", "train.parameters"),
 )
 _TRAIN_GRADIENTS_SCALED_BASIS = Basis(
-    reads="The gradients after synchronisation, compared with a multiple, with those of an earlier step or of several, with the mean of some ranks, with a mean of other weights; whether parameters had a gradient already before the forward pass.",
+    reads=(
+        "The gradients after synchronisation, compared with a multiple, with those of an earlier step or of"
+        " several, with the mean of some ranks, with a mean of other weights; whether parameters had a"
+        " gradient already before the forward pass."
+    ),
     limit="The rule explains all but 5 % of the error, which is rounding (our choice).",
     look_also=("train.gradient", "train.not_averaged", "docs/training.md"),
 )
 _TRAIN_PARAMETERS_BASIS = Basis(
-    reads="Parameters and mean loss of every step, against the single-process run; the loss over all"
-    " samples before and after; the tensors that the optimizer was given; whether all bits fit in a shorter dtype.",
+    reads=(
+        "Parameters and mean loss of every step, against the single-process run;"
+        " the loss over all samples before and after; the tensors that the optimizer was"
+        " given; whether all bits fit in a shorter dtype."
+    ),
     limit="As for gradients, growing with the number of steps; 16 times wider for Adam. The loss must"
     " fall, and parameters must move.",
     look_also=("gpudiag train --optimizer sgd", "train.gradient", "docs/training.md"),
@@ -62,11 +69,17 @@ _TRAIN_TEARDOWN_BASIS = Basis(
 _TRAIN_PARAMETERS_SUMMED_BASIS = Basis(
     reads="Digests and norms of the parameters and gradients of the script's model on every rank, after"
     " the first and some later steps, and the collectives that carried them.",
-    limit="None: a sum of what N ranks have is N times their mean; a gradient that was averaged is the same on all ranks.",
+    limit=(
+        "None: a sum of what N ranks have is N times their mean; a gradient that was"
+        " averaged is the same on all ranks."
+    ),
     look_also=("gpudiag train --script", "train.gradients_summed", "docs/training.md"),
 )
 _TRAIN_NOT_TRAINED_BASIS = Basis(
-    reads="How many backward passes began, and how many steps optimizers of torch made, in the script's one rank.",
+    reads=(
+        "How many backward passes began, and how many steps optimizers of"
+        " torch made, in the script's one rank."
+    ),
     limit="None: not one of either.",
     look_also=("gpudiag train --script", "train.no_gradient_crossed", "docs/training.md"),
 )
@@ -82,12 +95,20 @@ RANK_CORRUPT = FindingKind(
     severity=Severity.ISOLATE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
-    meaning="One rank alone has numbers that its samples do not give, and no rule of any training explains them.",
-    remedy="Keep jobs off that rank's GPU or host, and test it: gpudiag preflight --level long, gpudiag nccl-test.",
+    meaning=(
+        "One rank alone has numbers that its samples do not give, and no rule of any training explains them."
+    ),
+    remedy=(
+        "Keep jobs off that rank's GPU or host, and test it: gpudiag"
+        " preflight --level long, gpudiag nccl-test."
+    ),
     basis=Basis(
         reads="Each rank's own gradients and parameters, against those of a plain model on"
         " the samples of that rank.",
-        limit="The limits of `train.gradient` and `train.parameters`, exceeded by one rank alone, by an error that no other rule explains.",
+        limit=(
+            "The limits of `train.gradient` and `train.parameters`, exceeded by one rank alone, by an"
+            " error that no other rule explains."
+        ),
         look_also=("gpudiag preflight --level long", "gpudiag nccl-test", "collective.corrupted"),
     ),
 )
@@ -168,7 +189,8 @@ INITIAL_PARAMETERS = _wrong(
 BUFFERS_DIFFER = _wrong(
     "train.buffers_differ",
     "Buffers, such as running means, differ between ranks.",
-    "Broadcast buffers as well: DDP's forward_sync_buffers=True (broadcast_buffers before torch 2.13), hvd.broadcast_parameters(state_dict()).",
+    "Broadcast buffers as well: DDP's forward_sync_buffers=True (broadcast_buffers before torch 2.13),"
+    " hvd.broadcast_parameters(state_dict()).",
     basis=_TRAIN_INITIAL_PARAMETERS_BASIS,
 )
 NOT_AVERAGED = _wrong(
@@ -192,7 +214,8 @@ SUMMED = _wrong(
 SCALED = _wrong(
     "train.gradients_scaled",
     "Gradients are those of a single process times a constant factor: the learning rate is multiplied.",
-    "Look for one division too many or too few: the world size, the steps of accumulation, the loss scale, clipping.",
+    "Look for one division too many or too few: the world size, the steps of"
+    " accumulation, the loss scale, clipping.",
     basis=_TRAIN_GRADIENTS_SCALED_BASIS,
 )
 LATE_GRADIENT = _wrong(
@@ -209,7 +232,8 @@ ACCUMULATED = _wrong(
 )
 IN_GROUPS = _wrong(
     "train.averaged_in_groups",
-    "Gradients are averaged within groups of ranks, and not over all of them: each group trains a model of its own.",
+    "Gradients are averaged within groups of ranks, and not over all of them:"
+    " each group trains a model of its own.",
     "Give the wrapper the process group, or the mesh, of all ranks that train the same model.",
     basis=_TRAIN_GRADIENTS_SCALED_BASIS,
 )
@@ -232,7 +256,8 @@ TENSOR_NOT_STEPPED = _wrong(
 OTHER_SAMPLES = _wrong(
     "train.other_samples",
     "A rank trains on inputs or targets that do not belong to the samples that it read.",
-    "Look at what that rank does between reading and the model: collate function, augmentation, a shuffle of one of the two.",
+    "Look at what that rank does between reading and the model: collate function,"
+    " augmentation, a shuffle of one of the two.",
     basis=Basis(
         reads="A digest of the inputs and of the targets of each batch, against those of"
         " the samples whose indices the rank was given.",
@@ -243,7 +268,8 @@ OTHER_SAMPLES = _wrong(
 GRADIENT = _wrong(
     "train.gradient",
     "Gradients differ from those of a single process on the same samples by more than rounding explains.",
-    "Compare on fewer ranks and with `--dtype float32`; if it happens again, test the GPUs: gpudiag preflight.",
+    "Compare on fewer ranks and with `--dtype float32`; if it happens"
+    " again, test the GPUs: gpudiag preflight.",
     basis=_TRAIN_NOT_AVERAGED_BASIS,
 )
 PARAMETERS = _wrong(
@@ -255,8 +281,8 @@ PARAMETERS = _wrong(
 RANKS_DIFFER = _wrong(
     "train.ranks_differ",
     "Ranks hold different parameters after a step, although all start from the same ones.",
-    "Look for what only that rank does: a checkpoint, or an optimizer's state, that it alone loaded; other settings. Where "
-    "nothing differs, test its GPU: gpudiag preflight.",
+    "Look for what only that rank does: a checkpoint, or an optimizer's state, that it alone loaded;"
+    " other settings. Where nothing differs, test its GPU: gpudiag preflight.",
     basis=_TRAIN_INITIAL_PARAMETERS_BASIS,
 )
 LOSS = _wrong(
@@ -315,13 +341,17 @@ UNUSED = _wrong(
 )
 CHECKPOINT = _wrong(
     "train.checkpoint",
-    "A checkpoint did not restore what was saved, or the steps after it differ from those without a checkpoint.",
+    "A checkpoint did not restore what was saved, or the steps after it"
+    " differ from those without a checkpoint.",
     "Save and load the optimizer, the loss scaler, the step and the random number generators too.",
     basis=Basis(
         reads="Parameters, buffers, optimizer, loss scaler, step and generators after a"
         " checkpoint was read back in a new process group (the same at level quick), and"
         " the three steps after it.",
-        limit="The same bits; the steps after it within the error of another order of summation: 4e-4 of their movement.",
+        limit=(
+            "The same bits; the steps after it within the error of another order of"
+            " summation: 4e-4 of their movement."
+        ),
         look_also=("gpudiag train --dtype float32", "gpudiag preflight"),
     ),
 )
@@ -376,26 +406,33 @@ TIMED_OUT = _unknown(
 )
 PARAMETERS_SUMMED = _wrong(
     "train.parameters_summed",
-    "Parameters are added up over the ranks and not divided: they grow with every step, until the loss is infinite.",
+    "Parameters are added up over the ranks and not divided: they grow with"
+    " every step, until the loss is infinite.",
     "Divide by the world size after the all_reduce, or use ReduceOp.AVG; better: average gradients with DDP.",
     basis=_TRAIN_PARAMETERS_SUMMED_BASIS,
 )
 GRADIENTS_LEFT_SUMMED = _note(
     "train.gradients_left_summed",
-    "Gradients are added up over the ranks and not divided: right only where the loss is divided by the whole batch.",
-    "Divide by the world size, or use ReduceOp.AVG, unless every rank's loss is a share of that of all samples.",
+    "Gradients are added up over the ranks and not divided: right only where the"
+    " loss is divided by the whole batch.",
+    "Divide by the world size, or use ReduceOp.AVG, unless every rank's loss"
+    " is a share of that of all samples.",
     basis=_TRAIN_PARAMETERS_SUMMED_BASIS,
 )
 NOTHING_CROSSED = _note(
     "train.no_gradient_crossed",
-    "Ranks opened a process group, but gpudiag saw no gradient in its collectives: nothing is proved about their training.",
-    "Wrap the model in DDP or fully_shard, or average the gradients; a script that does not train needs no change.",
+    "Ranks opened a process group, but gpudiag saw no gradient in its collectives:"
+    " nothing is proved about their training.",
+    "Wrap the model in DDP or fully_shard, or average the gradients;"
+    " a script that does not train needs no change.",
     basis=_TRAIN_PARAMETERS_SUMMED_BASIS,
 )
 NOT_TRAINED = _note(
     "train.not_trained",
-    "The script ended well, but no backward pass and no step of an optimizer of torch was seen: nothing is proved about a training.",
-    "Give the script that trains, with its own arguments after `--`; one of another framework is not looked into.",
+    "The script ended well, but no backward pass and no step of an optimizer of torch was seen:"
+    " nothing is proved about a training.",
+    "Give the script that trains, with its own arguments after `--`;"
+    " one of another framework is not looked into.",
     basis=_TRAIN_NOT_TRAINED_BASIS,
 )
 SCRIPT_HUNG = _wrong(

@@ -136,8 +136,9 @@ def _judge_optimizer(measurement: StrategyMeasurement) -> Finding | None:
     ranks, count = sorted(foreign), max(foreign.values())
     before = "fully_shard" if measurement.strategy == "fsdp2" else "the model was moved or wrapped"
     message = (
-        f"the optimizer of {name_ranks(ranks)} steps {count_of(count, 'tensor')} that {verb(range(count), 'is', 'are')} "
-        f"not the model's: it was created before {before}, or for another model"
+        f"the optimizer of {name_ranks(ranks)} steps {count_of(count, 'tensor')}"
+        f" that {verb(range(count), 'is', 'are')} not the model's: it was created"
+        f" before {before}, or for another model"
     )
     evidence = Evidence(_FOREIGN, count, limit=0, source="optimizer.param_groups")
     return UNMOVED.finding(where(measurement, ranks), message, evidence)
@@ -177,7 +178,10 @@ def _judge_buffers(measurement: StrategyMeasurement) -> Finding | None:
         when = f"after step {next(iter(together.values())).step}"
     if not odd:
         return None
-    message = f"{name_ranks(odd)} {verb(odd, 'holds', 'hold')} different buffers from the others {when}: {', '.join(names[:4])}"
+    message = (
+        f"{name_ranks(odd)} {verb(odd, 'holds', 'hold')} different buffers from the"
+        f" others {when}: {', '.join(names[:4])}"
+    )
     evidence = Evidence("buffers", len(names), limit=0, source=BIT_FOR_BIT)
     return BUFFERS_DIFFER.finding(where(measurement, odd), message, evidence)
 
@@ -268,7 +272,10 @@ def _judge_shards(
     limit = -(-whole // workers) if sharded else whole
     what = name.replace("_", " ")
     evidence = Evidence(name, here[wrong[0]], unit="elements", limit=limit, source=_KEPT)
-    message = f"{name_ranks(wrong)} {verb(wrong, 'keeps', 'keep')} {here[wrong[0]]} elements of {what}, of {whole} in all{_describe_split(here[wrong[0]], whole, workers)}"
+    message = (
+        f"{name_ranks(wrong)} {verb(wrong, 'keeps', 'keep')} {here[wrong[0]]} elements of {what}, of {whole}"
+        f" in all{_describe_split(here[wrong[0]], whole, workers)}"
+    )
     return SHARDING.finding(where(measurement, wrong), message, evidence)
 
 

@@ -121,9 +121,9 @@ def _find_short(
     if had == more:
         had, more = steps, further
     return odd.ranks, (
-        f"{odd.name} had {had} {one if had == 1 else several} and {is_are(odd.positions, odd.head.words)} at {odd.head.where}, "
-        f"while {most.name} {is_are(most.positions, 'is')} in {one} {more}, and {is_are(most.positions, most.head.words)} at "
-        f"{most.head.where}: the data of {odd.name} is shorter"
+        f"{odd.name} had {had} {one if had == 1 else several} and {is_are(odd.positions, odd.head.words)} at"
+        f" {odd.head.where}, while {most.name} {is_are(most.positions, 'is')} in {one} {more}, and"
+        f" {is_are(most.positions, most.head.words)} at {most.head.where}: the data of {odd.name} is shorter"
     )
 
 
@@ -134,8 +134,8 @@ def _progress(group: Group, reports: Mapping[int, OwnLook]) -> tuple[int, int]:
 
 
 _SHORT_REMEDY = (
-    "Give every rank the same number of batches: drop_last=True in its sampler and its loader, or a fixed number of steps, "
-    "or wrap the loop in `torch.distributed.algorithms.join.Join`."
+    "Give every rank the same number of batches: drop_last=True in its sampler and its loader, or a fixed"
+    " number of steps, or wrap the loop in `torch.distributed.algorithms.join.Join`."
 )
 
 

@@ -32,8 +32,8 @@ _DISTINCT = 0.9
 _MOST_SETTINGS = 4
 _OVER_RANKS = frozenset(("gradients_crossed", "parameters_alike", "own_samples"))
 _SAME_PART_REMEDY = (
-    "Give the DistributedSampler this rank: num_replicas=dist.get_world_size(), rank=dist.get_rank(), and create it after "
-    "init_process_group."
+    "Give the DistributedSampler this rank: num_replicas=dist.get_world_size(), rank=dist.get_rank(),"
+    " and create it after init_process_group."
 )
 _SAMPLER_REMEDY = "Let the sampler that is there give each rank a part of its own, by dist.get_rank()."
 
@@ -45,8 +45,8 @@ def judge_proof(
 ) -> tuple[tuple[Finding, ...], tuple[Verification, ...]]:
     """Everything wrong with the ranks' training, and the list of what was looked at.
 
-    `facts` are each rank's latest. Both are empty for ranks that never joined, or did not report. One rank has
-    nothing to average: its losses and orders are judged, and whether it trained at all.
+    `facts` are each rank's latest. Both are empty for ranks that never joined, or did not report. One rank
+    has nothing to average: its losses and orders are judged, and whether it trained at all.
     """
     is_alone = script.world_size == 1
     joined = is_alone or all(size == script.world_size for size in script.group_world_sizes)
@@ -66,7 +66,10 @@ def judge_proof(
         trained = max(one.steps for one in facts.values())
         evidence = Evidence("optimizer_steps", trained, source=_SOURCE)
         what = f"{trained} steps were made" if trained else "no optimizer of torch made a step"
-        message = f"a process group was opened, but no gradient was averaged over it ({what}): the training is not proved"
+        message = (
+            "a process group was opened, but no gradient was averaged over it"
+            f" ({what}): the training is not proved"
+        )
         found.append(NOTHING_CROSSED.finding(HostSubject(host), message, evidence))
     found.sort(key=lambda finding: finding.outcome is not Outcome.FAIL)
     listed = _list(facts, {finding.code for finding in found})
@@ -126,8 +129,8 @@ def _judge_parameters(facts: Facts, host: str) -> Iterator[Finding]:
 
 
 _LOADED_REMEDY = (
-    "Load a checkpoint on every rank, and before DDP wraps the model: DDP broadcasts rank 0's parameters when it wraps, and never "
-    "again."
+    "Load a checkpoint on every rank, and before DDP wraps the model: DDP broadcasts rank 0's"
+    " parameters when it wraps, and never again."
 )
 _SYNC_REMEDY = "Let the last forward and backward pass before each step be outside of no_sync()."
 
@@ -136,10 +139,16 @@ def _judge_wrapped(facts: Facts, host: str, apart: str, step: int, evidence: tup
     """The finding for ranks with different parameters though DDP's model is called, by signs beside it."""
     subject = HostSubject(host)
     if all(one.steps and one.unsynchronized >= one.steps for one in facts.values()):
-        message = f"{apart}: the last pass before every step is inside no_sync(), and its gradients are not averaged"
+        message = (
+            f"{apart}: the last pass before every step is inside no_sync(),"
+            " and its gradients are not averaged"
+        )
         return NOT_AVERAGED.finding(subject, message, *evidence, remedy=_SYNC_REMEDY)
     if step == 0:
-        message = f"{apart}: they were changed on some ranks after DDP had wrapped the model, as by a checkpoint that one rank loads"
+        message = (
+            f"{apart}: they were changed on some ranks after DDP had wrapped the model,"
+            " as by a checkpoint that one rank loads"
+        )
         return INITIAL_PARAMETERS.finding(subject, message, *evidence, remedy=_LOADED_REMEDY)
     others = _other_settings(facts)
     why = f", and their optimizers differ: {others}" if others else ""
@@ -188,14 +197,20 @@ def _judge_samples(facts: Facts, host: str) -> Iterator[Finding]:
     shares = {rank: one.share for rank, one in facts.items() if one.share is not None}
     if len(shares) == workers and len(set(shares.values())) < workers:
         part = next(iter(shares.values()))
-        message = f"the samplers of {name_ranks(list(shares))} do not split the data: part {part[0]} of {part[1]} is read twice"
+        message = (
+            f"the samplers of {name_ranks(list(shares))} do not split the data: part"
+            f" {part[0]} of {part[1]} is read twice"
+        )
         evidence = Evidence("parts", len(set(shares.values())), limit=workers, source=_SOURCE)
         yield SAME_SAMPLES.finding(HostSubject(host), message, evidence, remedy=_SAME_PART_REMEDY)
         return
     shared = 0 if len(shares) == workers or not _is_replicated(facts) else _shared_samples(facts)
     if shared:
         ranks = sorted(facts)
-        message = f"{name_ranks(ranks)} {verb(ranks, 'reads', 'read')} the same samples: {shared} of the first are on several of them"
+        message = (
+            f"{name_ranks(ranks)} {verb(ranks, 'reads', 'read')} the same samples: {shared} of"
+            " the first are on several of them"
+        )
         facts_of_it = (
             Evidence("shared_samples", shared, limit=0, source=_SOURCE),
             Evidence(

@@ -151,8 +151,8 @@ def _judge_finite(measurement: StrategyMeasurement, together: Together) -> Findi
 
 _FROZEN_REMEDY = "Freeze the same parameters on every rank (requires_grad_), before the model is wrapped."
 _NOT_HANDED_OVER_REMEDY = (
-    "Let the last backward pass before each step average: set_requires_gradient_sync(True) with FSDP2, outside of "
-    "no_sync() otherwise."
+    "Let the last backward pass before each step average: set_requires_gradient_sync(True) with"
+    " FSDP2, outside of no_sync() otherwise."
 )
 
 
@@ -164,8 +164,8 @@ def _judge_unused(measurement: StrategyMeasurement, together: Together) -> Findi
     computed = all(isinstance(step.computed_error, float) for step in together.values())
     if computed and all(len(step.unused) == len(step.parameters) for step in together.values()):
         message = (
-            f"every rank computed gradients in step {number}, and none reached the parameters: the backward pass does not "
-            "average them"
+            f"every rank computed gradients in step {number}, and none reached the parameters:"
+            " the backward pass does not average them"
         )
         return NOT_AVERAGED.finding(
             HostSubject(measurement.host), message, *evidence_of(together), remedy=_NOT_HANDED_OVER_REMEDY
@@ -191,8 +191,8 @@ def judge_last_step(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
         return ()
     ranks, names = sorted(together), sorted({name for step in together.values() for name in step.unused})
     message = (
-        f"{name_tensors(names)} got no gradient in step {last} on {name_ranks(ranks)}, and the other ranks did not end that "
-        "step: they wait for it in the averaging"
+        f"{name_tensors(names)} got no gradient in step {last} on {name_ranks(ranks)}, and the other ranks"
+        " did not end that step: they wait for it in the averaging"
     )
     evidence = Evidence("unused_parameters", len(names), limit=0, source="verified steps")
     return (UNUSED.finding(where(measurement, ranks), message, evidence, remedy=_FROZEN_REMEDY),)
@@ -240,7 +240,10 @@ def _judge_by_scale(
     guilty = tuple(wrong if 0 < len(wrong) < workers else odd or wrong)
     multiple = worst.gradient_scale or 0.0
     if alone and workers > 1:
-        words = f"gradients are not averaged in step {number}: {name_ranks(alone)} {verb(alone, 'steps on its', 'step on their')} own samples"
+        words = (
+            f"gradients are not averaged in step {number}: {name_ranks(alone)}"
+            f" {verb(alone, 'steps on its', 'step on their')} own samples"
+        )
         blame = Blame(NOT_AVERAGED, alone, words)
     elif 0 < len(names) * 2 < len(worst.gradients) and len(guilty) > 1:
         words = f"the gradient of {name_tensors(names)} is not averaged over the ranks (step {number})"

@@ -19,8 +19,8 @@ _FORBIDS_P2P = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("LOC", "0", "NVL"
 _HAS_NVLS = re.compile(r"p[56]")  # AWS' instances with Hopper or later and NVSwitches
 _NO_PEERS = re.compile(r"GeForce RTX [4-9]0\d\d|NVIDIA GB10\b")
 _GEFORCE = (
-    "GeForce cards from RTX 40 on have no peer access: nothing to repair. On others: turn ACS off on bare metal, see"
-    " `nvidia-smi topo -p2p r`, and give virtual machines a topology."
+    "GeForce cards from RTX 40 on have no peer access: nothing to repair. On others: turn ACS off on bare"
+    " metal, see `nvidia-smi topo -p2p r`, and give virtual machines a topology."
 )
 
 
@@ -94,7 +94,10 @@ def judge_nvls(job: Job) -> Iterator[NcclFinding]:
                 without.update(dict.fromkeys(job.who(process, ordinal), place))
     if without:
         some = "other ranks of the job have it" if there else "the hosts have NVSwitches that can do it"
-        remedy = "Check that the fabric manager runs there in the driver's version: `systemctl status nvidia-fabricmanager`."
+        remedy = (
+            "Check that the fabric manager runs there in the driver's version:"
+            " `systemctl status nvidia-fabricmanager`."
+        )
         message = f"{name_ranks_and_hosts(sort_ranks(without))}: no NVLS, and {some}"
         yield make_finding(NVLS_OFF, message, sort_ranks(without), without.values(), remedy)
     switched_off = {
@@ -104,7 +107,10 @@ def judge_nvls(job: Job) -> Iterator[NcclFinding]:
         for one in job.who(process)
     }
     if switched_off:
-        message = f"{name_ranks_and_hosts(sort_ranks(switched_off))}: NCCL_NVLS_ENABLE=0 keeps NVLS off, which Hopper and later have"
+        message = (
+            f"{name_ranks_and_hosts(sort_ranks(switched_off))}: NCCL_NVLS_ENABLE=0 keeps NVLS"
+            " off, which Hopper and later have"
+        )
         yield make_finding(
             NVLS_OFF,
             message,

@@ -31,12 +31,12 @@ _KEEPS_TO_SOCKETS = (
     ("NCCL_NET", "socket", "Unset NCCL_NET: NCCL chooses the fastest network by itself."),
 )
 _OPEN_DEVICES = (
-    "Allow the ranks to open it: /dev/infiniband into the container, with IPC_LOCK and without a limit of locked"
-    " memory; `ibv_devinfo` there must show an active port."
+    "Allow the ranks to open it: /dev/infiniband into the container, with IPC_LOCK and without a limit of"
+    " locked memory; `ibv_devinfo` there must show an active port."
 )
 _GIVE_DEVICES = (
-    "Give the ranks the RDMA devices: /dev/infiniband in the container, libibverbs in the image; then `ibv_devinfo` there"
-    " must show an active port."
+    "Give the ranks the RDMA devices: /dev/infiniband in the container, libibverbs in the image;"
+    " then `ibv_devinfo` there must show an active port."
 )
 _IDLE_SHARE = 0.5  # of the cards: fewer in use than this is no accident of rings and trees
 
@@ -54,7 +54,10 @@ def judge_sockets(job: Job) -> Iterator[NcclFinding]:
 
 
 def _matters_between_hosts(job: Job, process: ProcessFacts) -> bool:
-    """Whether ranks of other hosts are there; in a log that is cut, the surer the sign of RDMA, the less is asked."""
+    """Whether ranks of other hosts are there.
+
+    In a log that is cut, the surer the sign of RDMA, the less is asked.
+    """
     if process.closed_nic:
         return not job.is_on_one_host
     return job.spans_hosts or bool(process.no_nic and _rdma_interface(process) and job.may_span_hosts)
@@ -83,7 +86,10 @@ def _why_sockets(job: Job, process: ProcessFacts) -> Why | None:
             f"libibverbs is not installed, though NCCL_IB_HCA={hca[0]} names cards", process.no_verbs, remedy
         )
     if hca and process.no_nic and not process.closed_nic:
-        remedy = "Correct NCCL_IB_HCA by the active devices that `ibv_devinfo -l` shows where the ranks run, or unset it."
+        remedy = (
+            "Correct NCCL_IB_HCA by the active devices that `ibv_devinfo -l` shows"
+            " where the ranks run, or unset it."
+        )
         return Why(f"NCCL_IB_HCA={hca[0]} matches no active RDMA port", hca[1], remedy, Owner.JOB)
     failed = process.failed_plugins.get("NET")
     if failed and (_EFA_HOSTS.match(process.platform) or failed[0] == "aws-ofi-nccl"):
@@ -97,7 +103,10 @@ def _why_no_rdma(job: Job, process: ProcessFacts) -> Why | None:
     if process.closed_nic:
         return Why("NCCL finds an RDMA device and cannot open it", process.closed_nic, _OPEN_DEVICES)
     if process.nics:
-        remedy = "Unset NCCL_NET, and read the lines before `Using network`: they show why NCCL does not use the cards."
+        remedy = (
+            "Unset NCCL_NET, and read the lines before `Using network`: they show"
+            " why NCCL does not use the cards."
+        )
         return Why("NCCL finds RDMA cards here but does not use them", process.nics_place, remedy)
     with_rdma = next((other for other in job.processes if other.nics), None)
     if with_rdma is not None:
@@ -187,7 +196,10 @@ def _why_no_direct(process: ProcessFacts) -> Why:
         reason = f"the driver of {_names(process)} does not reach GPU memory (no nvidia_peermem, no DMA-BUF)"
         return Why(reason, place)
     if process.direct_too_far:
-        remedy = "`nvidia-smi topo -m` shows which card is near which GPU; NCCL_NET_GDR_LEVEL=PHB (or SYS) allows longer paths, if the platform's PCIe supports them."
+        remedy = (
+            "`nvidia-smi topo -m` shows which card is near which GPU; NCCL_NET_GDR_LEVEL=PHB (or SYS)"
+            " allows longer paths, if the platform's PCIe supports them."
+        )
         return Why("the card is too far from the GPU", process.direct_too_far, remedy)
     if process.completed and not process.dma_buf:
         return Why("neither DMA-BUF nor nvidia_peermem is available")
@@ -216,8 +228,8 @@ def judge_missing_nics(job: Job) -> Iterator[NcclFinding]:
             odd = [host for host, counts in cards.items() if counts[link] == count]
             who = [one for process in job.processes if process.host in odd for one in job.who(process)]
             message = (
-                f"{', '.join(odd[:4])}{' ..' if len(odd) > 4 else ''}: NCCL finds {count} {link} ports, and {usual} on"
-                f" {count_of(hosts_with, 'other host')}"
+                f"{', '.join(odd[:4])}{' ..' if len(odd) > 4 else ''}: NCCL finds {count} {link} ports,"
+                f" and {usual} on {count_of(hosts_with, 'other host')}"
             )
             yield make_finding(NICS_DIFFER, message, who, [of_hosts[host][1] for host in odd])
 

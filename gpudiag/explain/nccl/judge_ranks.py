@@ -46,11 +46,17 @@ def judge_versions(job: Job) -> Iterator[NcclFinding]:
     who = [one for processes in odd.values() for process in processes for one in job.who(process)]
     places = [processes[0].version_place for processes in odd.values()][: 1 if usual else _MAX_VALUES]
     if isinstance(usual, str):
-        message = f"{name_ranks_and_hosts(who)}: NCCL {', '.join(sorted(odd))}, and {usual} on {len(by_version[usual])} other processes"
+        message = (
+            f"{name_ranks_and_hosts(who)}: NCCL {', '.join(sorted(odd))}, and {usual} on"
+            f" {len(by_version[usual])} other processes"
+        )
         places.append(by_version[usual][0].version_place)
     else:
         whose = (
-            f"NCCL {version} on {name_ranks_and_hosts(one for process in processes for one in job.who(process))}"
+            (
+                f"NCCL {version} on"
+                f" {name_ranks_and_hosts(one for process in processes for one in job.who(process))}"
+            )
             for version, processes in odd.items()
         )
         message = f"{'; '.join(whose)}. No version has a majority"
@@ -167,16 +173,23 @@ def judge_plugins(job: Job) -> Iterator[NcclFinding]:
         variable = f"NCCL_{kind}_PLUGIN"
         folder = _wrong_folder(why)
         remedy = (
-            f"{folder} comes before the system's folder and has another version: take it out of LD_LIBRARY_PATH of the ranks"
-            f" (`ldd` on the plugin shows which file is found), or unset {variable}."
+            f"{folder} comes before the system's folder and has another version:"
+            " take it out of LD_LIBRARY_PATH of the ranks (`ldd` on the plugin shows which"
+            f" file is found), or unset {variable}."
             if folder
-            else f"Put the folder of {asked} and what it links against into LD_LIBRARY_PATH of the ranks, or unset {variable}."
+            else (
+                f"Put the folder of {asked} and what it links against into LD_LIBRARY_PATH of"
+                f" the ranks, or unset {variable}."
+            )
         )
         yield make_finding(PLUGIN_FAILED, message, who, places, remedy)
 
 
 def _wrong_folder(why: str) -> str:
-    """The folder of a library that the loader found and that lacks what the plugin needs; empty where it names none."""
+    """The folder of a library that the loader found and that lacks what the plugin needs.
+
+    Empty where it names none.
+    """
     match = _WRONG_VERSION.match(why)
     return match[1] if match else ""
 

@@ -36,7 +36,8 @@ def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iter
         if starts is not None:
             yield Mistake(
                 ast.Pass(),
-                "srun gives each task one CPU: since Slurm 22.05 it does not take --cpus-per-task from sbatch",
+                "srun gives each task one CPU: since Slurm 22.05 it does not"
+                " take --cpus-per-task from sbatch",
                 "",
                 severity=Severity.NOTE,
                 line=starts,

@@ -55,9 +55,13 @@ def _find_skips(program: Program) -> Iterator[Mistake]:
                 reported.add(node)
                 yield Mistake(
                     node,
-                    "a rank whose own step fails leaves out the backward pass, and the others wait for it there",
+                    "a rank whose own step fails leaves out the backward pass,"
+                    " and the others wait for it there",
                     "",
-                    advice="let all ranks skip the step: all_reduce a flag of each rank (MAX) before the condition",
+                    advice=(
+                        "let all ranks skip the step: all_reduce a flag of each"
+                        " rank (MAX) before the condition"
+                    ),
                 )
 
 

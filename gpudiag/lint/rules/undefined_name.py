@@ -141,8 +141,8 @@ def _uses(program: Program) -> Iterator[tuple[ast.expr, str]]:
 RULE = Rule(
     title="a name is not defined, or on one rank alone",
     why=(
-        "The script ends with a NameError at this line, often after the data has been loaded on every rank. Where one "
-        "rank alone has the name, the others end, and that rank waits for them."
+        "The script ends with a NameError at this line, often after the data has been loaded on every rank."
+        " Where one rank alone has the name, the others end, and that rank waits for them."
     ),
     find=_find,
 )

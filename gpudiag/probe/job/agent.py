@@ -53,7 +53,10 @@ class _Options:
 def look_at_agent(
     agent: Process, processes: Mapping[int, Process], uptime_seconds: float
 ) -> AgentSeen | None:
-    """An agent of torchrun that has no ranks now; None where its command line names no rendezvous of nodes."""
+    """An agent of torchrun that has no ranks now.
+
+    None where its command line names no rendezvous of nodes.
+    """
     options = read_options(agent.words, agent.environment or {})
     if options is None:
         return None
@@ -147,7 +150,10 @@ def _ago(process: Process, uptime_seconds: float) -> float:
 
 
 def _where(frames: Sequence[RawFrame]) -> str:
-    """The outermost function of torch's rendezvous that a stack is in; the agent's own where the nodes exchange their ranks."""
+    """The outermost function of torch's rendezvous that a stack is in.
+
+    The agent's own where the nodes exchange their ranks.
+    """
     inside = [frame.function for frame in frames if _RENDEZVOUS in frame.file]
     if inside:
         return inside[-1].rpartition(".")[2]

@@ -84,7 +84,8 @@ def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[in
 def _fitting(pid: int, jobs: Sequence[FoundJob], processes: Mapping[int, Process]) -> list[FoundJob]:
     """The jobs that a process belongs to, or has started.
 
-    To that of a server belongs what it started that has no job and no script of its own, as a sweep's trials have.
+    To that of a server belongs what it started that has no job and no script of its own, as a sweep's trials
+    have.
     """
     named = processes.get(pid)
     above = {*named.ancestors} if named else set()
@@ -96,13 +97,19 @@ def _fitting(pid: int, jobs: Sequence[FoundJob], processes: Mapping[int, Process
 
 
 def _refuse(process: Process) -> tuple[str, str] | None:
-    """Why a process that is no Python's by its program is of no job; None for one that runs a Python of its own."""
+    """Why a process that is no Python's by its program is of no job.
+
+    None for one that runs a Python of its own.
+    """
     who = f"process {process.pid} ({process.name})"
     read = read_stacks(process.pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
     if not isinstance(read, Missing) or read.reason in (MissingReason.TIMED_OUT, MissingReason.ERROR):
         return None
     if read.reason is MissingReason.NO_PERMISSION:
-        words = f"{who} is no Python program by its command line, no rank is below it, and it may not be looked into"
+        words = (
+            f"{who} is no Python program by its command line, no rank is below"
+            " it, and it may not be looked into"
+        )
         return words, f"{explain_refusal(process.pid, read.detail).detail}; or {_OTHER_PID}"
     return f"{who} runs no Python, and no rank of a job is below it", _OTHER_PID
 
@@ -123,7 +130,10 @@ def _is_below(process: Process, pid: int, processes: Mapping[int, Process]) -> b
 
 
 def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
-    """The first Python process below a shell or a wrapper; of a process that a join waits for, the one that joins."""
+    """The first Python process below a shell or a wrapper.
+
+    Of a process that a join waits for, the one that joins.
+    """
     if not process.python:
         below = [one for one in processes.values() if one.python and _is_below(one, process.pid, processes)]
         return min(below, key=lambda one: (len(one.ancestors), one.pid)) if below else process

@@ -214,7 +214,10 @@ def find_descendants(process: Process, processes: Mapping[int, Process]) -> tupl
 
 
 def with_own_descendants(job: FoundJob) -> FoundJob:
-    """The job, in which what a rank started belongs to it alone; Lightning's rank 0 starts the other ranks."""
+    """The job, in which what a rank started belongs to it alone.
+
+    Lightning's rank 0 starts the other ranks.
+    """
     pids = {rank.process.pid for rank in job.ranks}
 
     def is_own(one: Process, rank: FoundRank) -> bool:
@@ -273,7 +276,10 @@ def is_agent(process: Process) -> bool:
 
 
 def after_launcher(words: Sequence[str]) -> int | None:
-    """Where torchrun's own options begin; None for another program, such as one that was given torchrun as its command."""
+    """Where torchrun's own options begin.
+
+    None for another program, such as one that was given torchrun as its command.
+    """
     for place, word in enumerate(words[1:], start=1):
         if word.endswith(_AGENTS):
             return place + 1

@@ -107,7 +107,10 @@ def parse_dump(data: bytes, *, source: str, rank: int | None = None, host: str =
 
 
 def shorten(record: FlightRecord, kept_calls: int) -> FlightRecord:
-    """The record without calls that lie far back; so many are kept of each group, and those that have not ended."""
+    """The record without calls that lie far back.
+
+    So many are kept of each group, and those that have not ended.
+    """
     kept: dict[int, RecordedCall] = {}
     for place, call in _last_of_each_group(record, kept_calls):
         kept[place] = call

@@ -41,7 +41,10 @@ def describe_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
 
 
 def glance_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
-    """The frames without what lies in the process's memory; the user's with the text of their line and the loop that polls there."""
+    """The frames without what lies in the process's memory.
+
+    The user's with the text of their line and the loop that polls there.
+    """
     sources = Sources()
     return tuple(
         frame
@@ -56,7 +59,10 @@ def glance_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
 
 
 def mark_of(raw: Iterable[RawFrame]) -> str:
-    """A short text that changes when the user's frames run: of where the objects of their variables lie; empty without such frames."""
+    """A short text that changes when the user's frames run: of where the objects of their variables lie.
+
+    Empty without such frames.
+    """
     own = [
         (frame.function, frame.line, *((one.name, one.address) for one in frame.variables))
         for frame in raw
@@ -138,7 +144,10 @@ class Sources:
         return lines[number - 1].strip()[:_TEXT_CHARACTERS] if 0 < number <= len(lines) else ""
 
     def poll_loop(self, pid: int, file: str, number: int) -> str:
-        """The loop around a line, where it only polls; empty for every other line, and where the file cannot be read."""
+        """The loop around a line, where it only polls.
+
+        Empty for every other line, and where the file cannot be read.
+        """
         return find_poll_loop(self._read_lines(pid, file), number)
 
     def _read_lines(self, pid: int, file: str) -> list[str]:

@@ -18,9 +18,10 @@ _LATE = Missing(MissingReason.TIMED_OUT, "reads of its files in /proc did not re
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Jobs with looks at their ranks; `hidden` Python processes belong to others and could not be asked for their rank.
+    """Jobs with looks at their ranks.
 
-    `refusal`: why the process that was named is of no job, and what to do.
+    `hidden` Python processes belong to others and could not be asked for their rank. `refusal`: why the
+    process that was named is of no job, and what to do.
     """
 
     jobs: tuple[Job, ...]
@@ -80,7 +81,10 @@ def read_looks_at(child: GuardedChild) -> Job | None:
 
 
 def join_looks(job: Job, again: Job, at_seconds: float) -> Job:
-    """The job with the looks of another gathering of it added to each rank, the last to each child; `at_seconds` is when that began."""
+    """The job with the looks of another gathering of it added to each rank, the last to each child.
+
+    `at_seconds` is when that began.
+    """
     later = {one.pid: one for one in (*again.ranks, *again.servers)}
     ranks = tuple(_join_rank(one, later.get(one.pid), at_seconds) for one in job.ranks)
     servers = tuple(_join_rank(one, later.get(one.pid), at_seconds) for one in job.servers)

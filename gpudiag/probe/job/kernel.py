@@ -61,7 +61,10 @@ class SchedulerClocks:
         self._lock = Lock()
 
     def read_ms(self, processor: int) -> float | None:
-        """The clock of that processor now; this thread's own where it may not run there; None where none is shown."""
+        """The clock of that processor now; this thread's own where it may not run there.
+
+        None where none is shown.
+        """
         with self._lock:
             offset = self._offsets.get(processor)
             if offset is None:

@@ -66,7 +66,10 @@ def _in_users_frame(pid: int, frame: RawFrame) -> Iterator[str]:
 
 
 def _as_path(pid: int, variable: Variable) -> str | None:
-    """The path that a variable holds, as the process sees it; a long one is read from the process's memory."""
+    """The path that a variable holds, as the process sees it.
+
+    A long one is read from the process's memory.
+    """
     text = variable.value
     if len(text) < 3 or text[0] not in "\"'":
         return None

@@ -15,7 +15,10 @@ from gpudiag.probe.job.ranks_of_run import OwnRank, OwnRanks
 
 @dataclass(frozen=True, slots=True)
 class NodeJob:
-    """A job of two ranks or more, or one whose other ranks are elsewhere; `key` stays as long as its launcher lives."""
+    """A job of two ranks or more, or one whose other ranks are elsewhere.
+
+    `key` stays as long as its launcher lives.
+    """
 
     key: str
     name: str

@@ -12,8 +12,8 @@ from gpudiag.probe.sheet import Sheet
 _SYS_PTRACE = 19  # include/uapi/linux/capability.h
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 ADD_CAPABILITY = (
-    "give it: `docker run --cap-add SYS_PTRACE`, in Kubernetes `securityContext: {capabilities: {add: [SYS_PTRACE]}}`; or look"
-    " from the host: `sudo gpudiag hang PID`, with the host's pid"
+    "give it: `docker run --cap-add SYS_PTRACE`, in Kubernetes `securityContext: {capabilities: {add:"
+    " [SYS_PTRACE]}}`; or look from the host: `sudo gpudiag hang PID`, with the host's pid"
 )
 
 
@@ -46,12 +46,21 @@ def _reason(pid: int) -> str:
             )
         if scope in (2, 3):
             return f"kernel.yama.ptrace_scope is {scope}, so only root may trace a process: `{as_root}`"
-        return f"the kernel refuses it, for example because the process has other rights (setuid, not dumpable): `{as_root}`"
+        return (
+            "the kernel refuses it, for example because the process has other rights"
+            f" (setuid, not dumpable): `{as_root}`"
+        )
     if scope == 3:
-        return "kernel.yama.ptrace_scope is 3: no process may trace another until the machine boots with another value"
+        return (
+            "kernel.yama.ptrace_scope is 3: no process may trace another until the"
+            " machine boots with another value"
+        )
     if not _has_capability():
         return f"root lacks the capability SYS_PTRACE here, as in most containers: {ADD_CAPABILITY}"
-    return "the kernel refuses it even to root, perhaps by a security module (SELinux, AppArmor, seccomp): look at the kernel log"
+    return (
+        "the kernel refuses it even to root, perhaps by a security module (SELinux,"
+        " AppArmor, seccomp): look at the kernel log"
+    )
 
 
 def _scope() -> int | None:

@@ -30,7 +30,10 @@ _HEAD = re.compile(r"(async\s+)?def\b|class\b")
 
 
 def find_poll_loop(lines: Sequence[str], number: int) -> str:
-    """`while True (line 32)`: the innermost `while` around a line, where it only polls; empty for every other place."""
+    """`while True (line 32)`: the innermost `while` around a line, where it only polls.
+
+    Empty for every other place.
+    """
     block = _loop_around(lines, number)
     if block is None:
         return ""
@@ -51,7 +54,10 @@ def find_poll_loop(lines: Sequence[str], number: int) -> str:
 
 
 def _loop_around(lines: Sequence[str], number: int) -> tuple[int, str] | None:
-    """Where the innermost `while` around a line begins, and its text; None where there is none in its function."""
+    """Where the innermost `while` around a line begins, and its text.
+
+    None where there is none in its function.
+    """
     if not 0 < number <= len(lines) or not lines[number - 1].strip():
         return None
     inner = _indent(lines[number - 1]) + (1 if lines[number - 1].lstrip().startswith("while ") else 0)

@@ -188,9 +188,10 @@ def _continue_stopped(pid: int) -> None:
 
 
 def parse_native(text: str, tid: int) -> Reading[tuple[str, ...]]:
-    """The C functions of a thread in py-spy's JSON, innermost first, down to its last Python frame; those without a name are left out.
+    """The C functions of a thread in py-spy's JSON, innermost first, down to its last Python frame.
 
-    A thread that runs Python's own loop has no other: then that is its only function.
+    Those without a name are left out. A thread that runs Python's own loop has no other: then that is its
+    only function.
     """
     try:
         threads = {one["os_thread_id"]: one["frames"] for one in json.loads(text)}

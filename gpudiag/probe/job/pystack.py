@@ -1,4 +1,7 @@
-"""C functions of a rank's main thread by pystack: the only place that runs it. It stops the rank for about a second."""
+"""C functions of a rank's main thread by pystack: the only place that runs it.
+
+It stops the rank for about a second.
+"""
 
 import os
 import re

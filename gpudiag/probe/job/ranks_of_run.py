@@ -1,8 +1,8 @@
-"""The ranks of a job that gpudiag itself started, and quick glances at one of them; both are read by guarded children.
+"""The ranks of a job that gpudiag itself started, and quick glances at one of them.
 
-Every process of such a job has the run's id in its environment, whichever launcher started it and whoever its
-parent is by then. Where no launcher set a rank (torch.multiprocessing.spawn), a family of processes is looked
-for below the command.
+Both are read by guarded children. Every process of such a job has the run's id in its environment, whichever
+launcher started it and whoever its parent is by then. Where no launcher set a rank
+(torch.multiprocessing.spawn), a family of processes is looked for below the command.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,10 @@ class OwnRank:
 
 @dataclass(frozen=True, slots=True)
 class OwnRanks:
-    """The ranks that are on this machine now; `expected` is how many there should be, where a launcher sets it."""
+    """The ranks that are on this machine now.
+
+    `expected` is how many there should be, where a launcher sets it.
+    """
 
     ranks: tuple[OwnRank, ...]
     world_size: int | None
@@ -49,7 +52,10 @@ class OwnRanks:
 
 
 def start_ranks(command_pid: int, variable: str, run_id: str, *, families: bool) -> GuardedChild:
-    """A child that lists the ranks whose environment has the run's id; with `families` those that have no rank, too."""
+    """A child that lists the ranks whose environment has the run's id.
+
+    With `families` those that have no rank, too.
+    """
     return start_guarded(
         "gpudiag.probe.job.ranks_of_run:stream_ranks", command_pid, variable, run_id, families
     )
@@ -78,7 +84,10 @@ def _of_family(job: Job) -> OwnRanks:
 
 
 def stream_ranks(emit: Emit, command_pid: int, variable: str, run_id: str, families: bool) -> None:
-    """Send `("ranks", [[pid, rank, error file], ...], world size, expected, torchrun without ranks)`; without ranks, the family's `("jobs", ...)`."""
+    """Send `("ranks", [[pid, rank, error file], ...], world size, expected, torchrun without ranks)`.
+
+    Without ranks, the family's `("jobs", ...)`.
+    """
     processes = list_processes()
     for job in find_launched_jobs(processes):
         own = [one for one in job.ranks if (one.process.environment or {}).get(variable) == run_id]
@@ -128,7 +137,10 @@ def stream_glance(emit: Emit, pid: int) -> None:
 
 
 def _has_gpu(pid: int) -> bool:
-    """Whether a process has the library of a GPU's driver loaded; it is only asked for where its stack was read, as py-spy does."""
+    """Whether a process has the library of a GPU's driver loaded.
+
+    It is only asked for where its stack was read, as py-spy does.
+    """
     with suppress(OSError), open(f"/proc/{pid}/maps") as maps:
         return any(name in line for line in maps for name in _DRIVERS)
     return False

@@ -87,7 +87,10 @@ class _Client:
     until: float = 0.0  # of the try under way
 
     def look(self) -> RasLook:
-        """One answer, of a process of the wanted job; which listener gets a connection, the kernel decides."""
+        """One answer, of a process of the wanted job.
+
+        Which listener gets a connection, the kernel decides.
+        """
         for _ in range(_MOST_TRIES):
             at_seconds = monotonic() - self.began
             self.until = min(self.deadline, monotonic() + _TRY_SECONDS)

@@ -18,15 +18,19 @@ _SLEEPS = ("nanosleep", "clock_nanosleep")
 
 
 def add_stacks(look: ProcessLook, stacks: Mapping[int, RawThread], source: str) -> ProcessLook:
-    """The look with its threads' stacks and what they add to the kernel's words; `source` is what read them."""
+    """The look with its threads' stacks and what they add to the kernel's words.
+
+    `source` is what read them.
+    """
     threads = tuple(_with_stack(look.pid, thread, stacks.get(thread.tid)) for thread in look.threads)
     return replace(look, threads=add_starters(look.pid, threads), stacks=source)
 
 
 def look_at_self(stacks: Mapping[int, RawThread], source: str) -> ProcessLook | None:
-    """This process as a look from outside shows it, with the lines of its sources; None where /proc does not show it.
+    """This process as a look from outside shows it, with the lines of its sources.
 
-    Of other threads than the main one those are there that are in a line of the user's.
+    None where /proc does not show it. Of other threads than the main one those are there that are in a line
+    of the user's.
     """
     look = look_at_process(os.getpid(), 0.0)
     if look is None:

@@ -148,7 +148,10 @@ def _note_foreign(
     }
     if not taken or not _has_loaded(root, ranks[0].seen.pid, "libnccl"):
         return ()
-    words = f"NCCL RAS at {address} is of another job: give each job of a machine its own port, `NCCL_RAS_ADDR=localhost:PORT`"
+    words = (
+        f"NCCL RAS at {address} is of another job: give each job of a machine its own"
+        " port, `NCCL_RAS_ADDR=localhost:PORT`"
+    )
     return (words,)
 
 

@@ -440,9 +440,15 @@ def _failed(failure: NvmlFailure, machine: Machine) -> str:
     if failure.code == _OPERATING_SYSTEM and _is_wsl(machine):
         return f"{words}: {_ON_WINDOWS}"
     if failure.code == _OPERATING_SYSTEM:
-        return f"{words}: look for a limit or a sandbox that denies the driver's files: `ulimit -a`, `dmesg | tail`"
+        return (
+            f"{words}: look for a limit or a sandbox that denies the driver's"
+            " files: `ulimit -a`, `dmesg | tail`"
+        )
     if failure.code == _GPU_IS_LOST:
-        return f"{words}: look for the GPU that fell off the bus with `dmesg | grep Xid`, then power-cycle the machine"
+        return (
+            f"{words}: look for the GPU that fell off the bus with"
+            " `dmesg | grep Xid`, then power-cycle the machine"
+        )
     if failure.code == _RESET_REQUIRED:
         return f"{words}: find the GPU with `dmesg | grep Xid`, and reset it, or reboot"
     return f"{words}: run `nvidia-smi`, and read `dmesg | grep NVRM`"
@@ -453,8 +459,8 @@ def _is_wsl(machine: Machine) -> bool:
 
 
 _ON_WINDOWS = (
-    "on Windows run `wsl --update`, install the newest NVIDIA driver for Windows (none inside of WSL), put the card into"
-    " WDDM mode (`nvidia-smi -dm 0`), then `wsl --shutdown`"
+    "on Windows run `wsl --update`, install the newest NVIDIA driver for Windows (none inside of WSL),"
+    " put the card into WDDM mode (`nvidia-smi -dm 0`), then `wsl --shutdown`"
 )
 # The dynamic linkers' words: glibc's and musl's.
 _OF_ANOTHER_LIBC = re.compile(
@@ -470,13 +476,13 @@ def _why_not_loaded(words: str) -> str:
     """What to do about a library of the driver that is there and cannot be loaded."""
     if _OF_ANOTHER_LIBC.search(words):
         return (
-            "use an image or system with glibc (Debian, Ubuntu, UBI); the driver's libraries are built for glibc, and here is"
-            " another C library (musl, as in Alpine) or an older glibc"
+            "use an image or system with glibc (Debian, Ubuntu, UBI); the driver's libraries are built for"
+            " glibc, and here is another C library (musl, as in Alpine) or an older glibc"
         )
     if _OF_ANOTHER_MACHINE.search(words):
         return (
-            "install the driver's libraries again, for the processor that `uname -m` names; the file is damaged, or of"
-            " another architecture (`file -L` of its path)"
+            "install the driver's libraries again, for the processor that `uname -m` names; the file is"
+            " damaged, or of another architecture (`file -L` of its path)"
         )
     return "run `ldd` on the file: a library that it needs is missing, or the file may not be read (`ls -lL`)"
 

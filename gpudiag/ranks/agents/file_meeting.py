@@ -74,7 +74,10 @@ def place_by_file(
         if waited >= patience_seconds:
             raise LaunchError(
                 f"rank 0 has not come to {path}, where rank {own.rank} on {own.host} waits for it",
-                hint="is that path on a file system that all machines of the job share? `df` and it on each of them shows it",
+                hint=(
+                    "is that path on a file system that all machines of the job share? `df`"
+                    " and it on each of them shows it"
+                ),
             )
         time.sleep(_LOOK_AGAIN_SECONDS)
 
@@ -97,7 +100,10 @@ def _placed(
 
 
 def _reachable(theirs: tuple[str, ...], own: tuple[str, ...]) -> str | None:
-    """The first of rank 0's addresses in a network that this machine is in too; else the first; None without any."""
+    """The first of rank 0's addresses in a network that this machine is in too; else the first.
+
+    None without any.
+    """
     networks = {ipaddress.ip_interface(one).network for one in own}
     shared = (one for one in theirs if ipaddress.ip_interface(one).network in networks)
     best = next(shared, next(iter(theirs), None))
@@ -105,7 +111,10 @@ def _reachable(theirs: tuple[str, ...], own: tuple[str, ...]) -> str | None:
 
 
 def _addresses(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """This machine's addresses with their networks, without loopback; those of the interface for ranks first."""
+    """This machine's addresses with their networks, without loopback.
+
+    Those of the interface for ranks first.
+    """
     wanted = {variables[name].lstrip("=") for name in _INTERFACE_VARIABLES if variables.get(name)}
     try:
         found = [one for one in list_addresses() if "%" not in one.address]

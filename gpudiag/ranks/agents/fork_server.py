@@ -213,7 +213,10 @@ class ForkServer:
         return self._replies[number]
 
     def release(self, number: int) -> None:
-        """Have the server kill what is left of that fork and reap it; a server that has not forked it yet is killed."""
+        """Have the server kill what is left of that fork and reap it.
+
+        A server that has not forked it yet is killed.
+        """
         if not self.reply(number) and not self._lost:
             self.close()
             return
@@ -276,7 +279,10 @@ class ForkedProcess:
         return self._server.exit_status()
 
     def release(self) -> int | None:
-        """Have what is left of it killed and reaped, without waiting for that; its exit status, if it has ended."""
+        """Have what is left of it killed and reaped, without waiting for that.
+
+        Its exit status, if it has ended.
+        """
         self._server.await_reply(self._number, "exit", time.monotonic() + _REPORT_SECONDS)
         self._server.release(self._number)
         status: int | None = self._server.reply(self._number).get("exit")

@@ -152,7 +152,10 @@ def run_ranks(
 def _nameless_run(
     environment: RankEnvironment, words: str, seconds: float, others: Sequence[Card]
 ) -> RankRun:
-    """The run of a process that has no address of rank 0's machine; of those that have none, the lowest reports it."""
+    """The run of a process that has no address of rank 0's machine.
+
+    Of those that have none, the lowest reports it.
+    """
     place = f"{environment.master}:{environment.master_port}"
     host = socket.gethostname()
     found = Reach(Obstacle.NO_ADDRESS, words, place).evidence()
@@ -234,7 +237,10 @@ def _may_be_elsewhere(environment: RankEnvironment) -> bool:
 
 
 def _announcer(environment: RankEnvironment, discovery: Discovery, run_id: str) -> Announcer | None:
-    """What finds other agents of the job that do not find this one; None where all ranks are on this machine."""
+    """What finds other agents of the job that do not find this one.
+
+    None where all ranks are on this machine.
+    """
     if environment.master is None or environment.master_port is None or not _may_be_elsewhere(environment):
         return None
     discovery.is_announced = True

@@ -146,7 +146,10 @@ class Link:
         self._flush(_SEND_SECONDS, apart=False)
 
     def send_line(self, line: bytes, *, wait: bool = False) -> None:
-        """Send what `line_of` made of a message; with `wait`, wait up to a second for an end that does not read."""
+        """Send what `line_of` made of a message.
+
+        With `wait`, wait up to a second for an end that does not read.
+        """
         if self._unsendable:
             return
         self._unsent += line

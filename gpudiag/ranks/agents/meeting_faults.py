@@ -44,7 +44,10 @@ _OF_THE_NETWORK = (
 
 
 def meeting_point(init_method: str) -> Address | None:
-    """Rank 0's machine and port, where that `--init-method` has ranks meet; None where it names a file, or nothing."""
+    """Rank 0's machine and port, where that `--init-method` has ranks meet.
+
+    None where it names a file, or nothing.
+    """
     if init_method == "env://":
         host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
         return (host, int(port)) if host and port.isdecimal() else None
@@ -59,9 +62,9 @@ class MeetingFaults:
     def __init__(
         self, surveys: HostSurveys, point: Address | None, backend: str, store: StoreWatch | None = None
     ) -> None:
-        """`backend` is gloo or nccl, or empty where it is unknown; `store` is rank 0's agent's look at the store.
+        """`backend` is gloo or nccl, or empty where it is unknown.
 
-        `point` is where ranks meet.
+        `store` is rank 0's agent's look at the store. `point` is where ranks meet.
         """
         self._surveys = surveys
         self._point = point
@@ -108,7 +111,10 @@ class MeetingFaults:
         return found
 
     def explain_absent(self, absent: tuple[Incident, ...]) -> tuple[Incident, ...]:
-        """The incidents of ranks that never came; those that reach the ranks' store are shut out by a firewall."""
+        """The incidents of ranks that never came.
+
+        Those that reach the ranks' store are shut out by a firewall.
+        """
         if self._store is None or any(one.kind is not IncidentKind.NOT_STARTED for one in absent):
             return absent
         noted = tuple(one.rank for one in absent if one.rank in self._store.notes)
@@ -132,7 +138,10 @@ class MeetingFaults:
         return "NCCL" if on_gpus or self._backend == "nccl" else "gloo"
 
     def _find_shut_out(self, now: float, ranks: tuple[int, ...]) -> tuple[Incident, ...]:
-        """That these ranks reach the port of the store and not this agent; nothing where one of them left no note."""
+        """That these ranks reach the port of the store and not this agent.
+
+        Nothing where one of them left no note.
+        """
         notes = {} if self._store is None else self._store.notes
         if self._point is None or not ranks or not all(rank in notes for rank in ranks):
             return ()

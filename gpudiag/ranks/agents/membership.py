@@ -80,7 +80,10 @@ class Follower:
     def __init__(
         self, link: Link, assignment: Assignment, log: EventLog, peers: Peers, paths: PathWatch | None
     ) -> None:
-        """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`."""
+        """Report this agent's ranks over `link`; keep the leader's messages in `peers`.
+
+        Ask it over `paths`.
+        """
         self._link = link
         self.announcer: Announcer | None = None  # by which it relays what others announce
         self._is_relay = False
@@ -106,9 +109,9 @@ class Follower:
         self._report_seconds = 0.9 * report_seconds(self._local.world_size)
 
     def follow(self, rank: int, location: messages.AgentLocation, port: int | None, leader: int) -> Verdict:
-        """Follow rank `leader`'s agent, and return its verdict; `port` is where this one listens for other machines.
+        """Follow rank `leader`'s agent, and return its verdict.
 
-        Raises:
+        `port` is where this one listens for other machines. Raises:
             UsageError: another process in the run has the same rank.
             LinkLostError: the leader is gone, and had not judged the run.
             LaunchError: the leader is gone; it had judged the run, and its verdict did not arrive.

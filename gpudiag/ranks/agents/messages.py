@@ -283,7 +283,10 @@ class OwnAddresses:
 
 @dataclass(frozen=True, slots=True)
 class SurveyRequest:
-    """To a follower: try these ports, and report what you find; first listen on those of your own for a while."""
+    """To a follower: try these ports, and report what you find.
+
+    First listen on those of your own for a while.
+    """
 
     number: int
     targets: tuple[Target, ...]

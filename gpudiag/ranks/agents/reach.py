@@ -125,10 +125,10 @@ def look_at(meeting: Meeting) -> Reach | None:
 
 
 def look_for_silent_address(meeting: Meeting) -> Reach | None:
-    """The address of the name that torch waits for until its timeout, with others behind it; None where there is none.
+    """The address of the name that torch waits for until its timeout, with others behind it.
 
-    torch tries IPv6 before IPv4, and goes on to the next address only where it learns that there is no way to
-    the one before. Takes up to 5 s.
+    None where there is none. torch tries IPv6 before IPv4, and goes on to the next address only where it
+    learns that there is no way to the one before. Takes up to 5 s.
     """
     found = _look_up(meeting.name)
     if isinstance(found, str):
@@ -144,7 +144,10 @@ def look_for_silent_address(meeting: Meeting) -> Reach | None:
             answer.close()
             return None
         if answer == errno.ETIMEDOUT:
-            words = f"{meeting.name} ({address}) does not answer on port {meeting.port}, and torch does not try its next address"
+            words = (
+                f"{meeting.name} ({address}) does not answer on port {meeting.port}, and"
+                " torch does not try its next address"
+            )
             return Reach(Obstacle.NO_ANSWER, words, f"{meeting.name}:{meeting.port}")
         if answer not in _NO_ROUTE:
             return None
@@ -152,10 +155,11 @@ def look_for_silent_address(meeting: Meeting) -> Reach | None:
 
 
 def look_for_other_server(meeting: Meeting) -> Reach | None:
-    """The server that takes connections at an address of the name before rank 0's own does; None where there is none.
+    """The server that takes connections at an address of the name before rank 0's own does.
 
-    torch stays with the first address that takes a connection, whoever listens there; agents try on. Where
-    that server resets the connection torch tries again, and comes past it within seconds.
+    None where there is none. torch stays with the first address that takes a connection, whoever listens
+    there; agents try on. Where that server resets the connection torch tries again, and comes past it within
+    seconds.
     """
     found = _look_up(meeting.name)
     if isinstance(found, str) or len(found) < 2:
@@ -232,7 +236,10 @@ class MeetingWatch:
 
     @property
     def certain(self) -> Reach | None:
-        """What is in the way for sure, so that rank 0 need not be waited for; None where there may be nothing."""
+        """What is in the way for sure, so that rank 0 need not be waited for.
+
+        None where there may be nothing.
+        """
         return self._certainty.reach
 
     def stop(self) -> None:
@@ -351,7 +358,10 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
     if answer in _NO_ROUTE:
         words = f"there is no route from this machine to {named}: {os.strerror(answer)}"
         if may_send_to(address):  # an ICMP message came back
-            words = f"port {meeting.port} of {named} is prohibited by a firewall, or it is unreachable behind a router: {os.strerror(answer)}"
+            words = (
+                f"port {meeting.port} of {named} is prohibited by a firewall, or it is unreachable behind a"
+                f" router: {os.strerror(answer)}"
+            )
         return Reach(Obstacle.NO_ROUTE, words, place)
     if answer == errno.ECONNRESET:  # before the server could be greeted
         words = f"another server has port {meeting.port} of {named}; {_RESETS}"
@@ -368,7 +378,10 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
 
 
 def _describe_closed(meeting: Meeting, tried: Sequence[int | None]) -> str:
-    """What a firewall does with the ports of rank 0's agent, where the host itself would refuse; empty for none."""
+    """What a firewall does with the ports of rank 0's agent, where the host itself would refuse.
+
+    Empty for none.
+    """
     answers = {_answer(number) for number in tried if number is not None}
     if not answers or Answer.REFUSED.value in answers:
         return ""
@@ -395,11 +408,17 @@ def _identify(
     tried = _try_agents(address, meeting)
     shut_out = _find_shut_out(reply, address, meeting, tried)
     if shut_out is not None:
-        words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
+        words = (
+            f"{named} answers on port {meeting.port} and on no other port: a firewall is"
+            " between the hosts, or on that host"
+        )
         return Reach(Obstacle.OTHER_PORTS, words, place, shut_out.host, shut_out)
     is_store = reply[:4] == _STORE_ANSWER
     if is_store and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
-        words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
+        words = (
+            f"{named} answers on port {meeting.port} and on no other port: a firewall is"
+            " between the hosts, or on that host"
+        )
         return Reach(Obstacle.OTHER_PORTS, words, place)
     if any(one != errno.ECONNREFUSED for one in tried):
         return None
@@ -449,7 +468,10 @@ def _greet(connection: socket.socket) -> tuple[bytes, str]:
 def _find_shut_out(
     reply: bytes, address: str, meeting: Meeting, tried: Sequence[int | None]
 ) -> OnlyOpenPort | None:
-    """That the store there is this run's, and none of the ports of rank 0's agent answers; None where it is not so."""
+    """That the store there is this run's, and none of the ports of rank 0's agent answers.
+
+    None where it is not so.
+    """
     if not meeting.key or not tried or None in tried or reply[:4] != _STORE_ANSWER:
         return None
     host = StoreNotes((address, meeting.port), meeting.key).read_host()
@@ -467,7 +489,10 @@ def _answer(number: int) -> str:
 
 
 def _try_agents(address: str, meeting: Meeting) -> list[int | None]:
-    """For each port at which rank 0's agent may listen the number of the error; None where somebody answers."""
+    """For each port at which rank 0's agent may listen the number of the error.
+
+    None where somebody answers.
+    """
     tried: list[int | None] = []
     for port in meeting.agent_ports[:_MOST_AGENT_PORTS]:
         answer = _connect(address, port)

@@ -90,7 +90,8 @@ def require_open_files() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= limit < _OPEN_FILES:
         raise RankStartError(
-            f"the limit of open files is {limit} on {socket.gethostname()}, and a rank needs at least {_OPEN_FILES}",
+            f"the limit of open files is {limit} on {socket.gethostname()}, and a"
+            f" rank needs at least {_OPEN_FILES}",
             hint="raise it there, for example: ulimit -n 4096",
         )
 

@@ -140,8 +140,9 @@ def read_flight_recorder() -> list[str]:
         return []
 
 
-# torch has several recorders, NCCL's before gloo's: that of builds for CUDA from 2.5 on; that of the new backend of NCCL,
-# which is the default from 2.15 on (older torch raises a TypeError at the argument); gloo's, which all have from 2.8 on.
+# torch has several recorders, NCCL's before gloo's: that of builds for CUDA from 2.5 on; that of the new
+# backend of NCCL, which is the default from 2.15 on (older torch raises a TypeError at the argument); gloo's,
+# which all have from 2.8 on.
 _RECORDERS: tuple[tuple[str, dict[str, str]], ...] = (
     ("_dump_nccl_trace_json", {}),
     ("_dump_fr_trace_json", {"backend": "nccl"}),

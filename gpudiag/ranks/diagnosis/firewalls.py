@@ -236,7 +236,8 @@ def _facts(
     """What came back, which ports are closed and which open, and where and how to see it."""
     tries = [survey.tries(purpose)[way][0] for way in ways]
     tried = "; ".join(
-        f"{survey.hosts[way[0]]} to {survey.hosts[way[1]]} ({one.address or one.target.address}:{one.target.port}): {_words(one)}"
+        f"{survey.hosts[way[0]]} to {survey.hosts[way[1]]}"
+        f" ({one.address or one.target.address}:{one.target.port}): {_words(one)}"
         for way, one in list(zip(ways, tries, strict=True))[:_MOST_SHOWN]
     )
     source, target = ways[0]

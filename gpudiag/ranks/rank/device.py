@@ -38,7 +38,8 @@ def require_own_gpu(store: Store, rank: int, local_rank: int, local_world_size: 
     for other in range(first, first + local_world_size):
         if other != rank and store.get(f"{_KEY}/{other}").decode() == uuid:
             raise SharedGpuError(
-                f"ranks {min(rank, other)} and {max(rank, other)} both use {uuid}: give each rank its own GPU (CUDA_VISIBLE_DEVICES; NCCL 2.30 shares one with {SHARING_VARIABLE}=1)"
+                f"ranks {min(rank, other)} and {max(rank, other)} both use {uuid}: give each rank its own"
+                f" GPU (CUDA_VISIBLE_DEVICES; NCCL 2.30 shares one with {SHARING_VARIABLE}=1)"
             )
 
 

@@ -80,9 +80,10 @@ class Stalls:
     def take_look(
         self, verdict: JobVerdict | None, unseen: str, longest: float, *, all_still: bool
     ) -> Stall | None:
-        """The standstill, if this look makes it worth a report; `longest` is for how long a rank has stood still by now.
+        """The standstill, if this look makes it worth a report.
 
-        `all_still` counts where the stacks could not be read.
+        `longest` is for how long a rank has stood still by now. `all_still` counts where the stacks could not
+        be read.
         """
         pause = self._pause
         if pause is None or longest < _EARLY * pause.limit_seconds:  # it went on while it was looked at

@@ -143,7 +143,10 @@ def _headline(facts: RunFacts, findings: Sequence[Finding], *, running: bool) ->
         return f"the job has run for {took}; {ranks or 'no rank was seen'}{steps}"
     if not ranks:
         why = describe_unseen_ranks(facts)
-        return f"the command ended with exit status 0 after {took}, and nothing was looked at: no rank was seen here; {why}"
+        return (
+            f"the command ended with exit status 0 after {took}, and nothing was looked"
+            f" at: no rank was seen here; {why}"
+        )
     return f"the job succeeded after {took}; {ranks}{steps}"
 
 

@@ -82,11 +82,13 @@ def leave_zombie(blueprint: Blueprint, fault: Fault) -> Blueprint:
     return _with_process(blueprint, process).change_gpu(fault.on, lambda gpu: _holding(gpu, process.pid, 0.1))
 
 
-# A job of four ranks under torchrun, of which rank 2 waits for a data loader's worker that never answers, as it was
-# recorded with gloo on processors (tests/corpus/hang); its processes and script have the names of `train`.
+# A job of four ranks under torchrun, of which rank 2 waits for a data loader's worker that never answers, as
+# it was recorded with gloo on processors (tests/corpus/hang); its processes and script have the names of
+# `train`.
 _HUNG_JOB = "loader_deadlock.json.gz"
 _HUNG_RANKS, _ABSENT_RANK = 4, 2
-# Of a GPU's power limit: 124 W of 700 W on an H100 whose rank waits in an NCCL kernel, 68 W on one without a kernel.
+# Of a GPU's power limit: 124 W of 700 W on an H100 whose rank waits in an NCCL kernel, 68 W on one without a
+# kernel.
 _WAITING_POWER_SHARE, _IDLE_POWER_SHARE = 0.18, 0.1
 # A kernel that only polls for the other ranks keeps the GPU "busy", and hardly any multiprocessor.
 _WAITING_ACTIVITY = {"graphics_activity_percent": 100.0, "sm_activity_percent": 0.8}

@@ -63,7 +63,9 @@ def _infiniband(device: str, rate_gbit_per_second: int) -> dict[str, str]:
         f"sys/class/infiniband/{device}/node_type": "1: CA\n",
         f"{port}/state": "4: ACTIVE\n",
         f"{port}/phys_state": "5: LinkUp\n",
-        f"{port}/rate": f"{rate_gbit_per_second} Gb/sec ({_IB_GENERATIONS.get(rate_gbit_per_second, '4X')})\n",
+        f"{port}/rate": (
+            f"{rate_gbit_per_second} Gb/sec ({_IB_GENERATIONS.get(rate_gbit_per_second, '4X')})\n"
+        ),
         f"{port}/link_layer": "InfiniBand\n",
     }
     return files | {f"{port}/counters/{name}": "0\n" for name in _IB_COUNTERS}

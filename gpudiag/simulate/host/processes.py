@@ -84,8 +84,14 @@ def _name(process: HostProcess) -> str:
 def _status(process: HostProcess) -> str:
     ids = "\t".join([str(process.uid)] * 4)
     return (
-        f"Name:\t{_name(process)}\nState:\t{process.state} ({_STATE_NAMES[process.state]})\n"
-        f"Tgid:\t{process.pid}\nPid:\t{process.pid}\nPPid:\t{process.parent_pid}\nUid:\t{ids}\nGid:\t{ids}\nThreads:\t1\n"
+        f"Name:\t{_name(process)}\n"
+        f"State:\t{process.state} ({_STATE_NAMES[process.state]})\n"
+        f"Tgid:\t{process.pid}\n"
+        f"Pid:\t{process.pid}\n"
+        f"PPid:\t{process.parent_pid}\n"
+        f"Uid:\t{ids}\n"
+        f"Gid:\t{ids}\n"
+        "Threads:\t1\n"
     )
 
 

@@ -46,7 +46,9 @@ def render_proc(host: HostFacts, now: datetime) -> dict[str, str]:
     return {
         "proc/cpuinfo": _cpuinfo(host),
         "proc/meminfo": _meminfo(host),
-        "proc/version": f"Linux version {host.kernel_release} (build@host) (gcc 13.3.0) #1 SMP PREEMPT_DYNAMIC\n",
+        "proc/version": (
+            f"Linux version {host.kernel_release} (build@host) (gcc 13.3.0) #1 SMP PREEMPT_DYNAMIC\n"
+        ),
         "proc/cmdline": f"BOOT_IMAGE=/boot/vmlinuz-{host.kernel_release} root=/dev/sda1 ro iommu=pt\n",
         "proc/uptime": f"{host.uptime_seconds:.2f} {host.uptime_seconds * host.logical_processors:.2f}\n",
         "proc/loadavg": "0.42 0.37 0.31 1/2048 88123\n",
@@ -62,7 +64,9 @@ def render_proc(host: HostFacts, now: datetime) -> dict[str, str]:
         **kernel_thread,
         "proc/self/cgroup": f"{host.cgroup}\n",
         "proc/1/cgroup": "0::/init.scope\n" if host.container_runtime is None else "0::/\n",
-        "proc/self/status": f"Name:\tpython3\nState:\tR (running)\nCpus_allowed_list:\t0-{host.logical_processors - 1}\n",
+        "proc/self/status": (
+            f"Name:\tpython3\nState:\tR (running)\nCpus_allowed_list:\t0-{host.logical_processors - 1}\n"
+        ),
         "proc/self/limits": _LIMITS,
     }
 

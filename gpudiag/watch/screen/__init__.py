@@ -1,1 +1,4 @@
-"""The picture on a terminal, by Textual: the only part of gpudiag that imports it. What is drawn is decided in `gpudiag/watch/compose.py`."""
+"""The picture on a terminal, by Textual: the only part of gpudiag that imports it.
+
+What is drawn is decided in `gpudiag/watch/compose.py`.
+"""

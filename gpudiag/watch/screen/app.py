@@ -38,7 +38,10 @@ _SHOWN_OF_PROCESS = (
 )  # fmt: skip
 _TESTS = (
     (("preflight", "--level", "instant"), "preflight --level instant: all readings, under 2 s, disturbs nobody"),
-    (("preflight", "--level", "quick"), "preflight --level quick: short tests on the GPUs that nobody uses, 45 s and more"),
+    (("preflight", "--level", "quick"), (
+        "preflight --level quick: short tests on the GPUs that nobody uses, 45 s"
+        " and more"
+    )),
     (("bandwidth",), "bandwidth: copies and matrix products on the GPUs that nobody uses, minutes"),
     (("doctor",), "doctor: what of gpudiag works here"),
 )  # fmt: skip

@@ -1,4 +1,7 @@
-"""A part of the screen: lines as they are, a heading that stays, a cursor that stays on its row. Only lines that changed are drawn."""
+"""A part of the screen: lines as they are, a heading that stays, a cursor that stays on its row.
+
+Only lines that changed are drawn.
+"""
 
 from itertools import zip_longest
 from typing import ClassVar
@@ -28,7 +31,8 @@ from gpudiag.watch.view import (
     text_of,
 )
 
-# The terminal's own eight colours: they fit its background, cost few bytes over ssh, and are left out under NO_COLOR.
+# The terminal's own eight colours: they fit its background, cost few bytes over ssh, and are left out under
+# NO_COLOR.
 STYLES = {
     PLAIN: Style(),
     DIM: Style(dim=True),

@@ -1,9 +1,9 @@
 """A stand-in for a CUDA build of torch, for machines without a GPU.
 
-It lists as many GPUs as FAKE_TORCH_GPUS says. FAKE_TORCH_FAULT makes one misbehave, as `hang:1`,
-`crash:1` or `error:1`, or the whole of CUDA, as `init-hang`, `init-error` or `import-error`. Its forks have no CUDA after
-the calls that mark a process of torch, and `import-marks` makes the import one of them; after `import-starts` they have none
-and torch does not know.
+It lists as many GPUs as FAKE_TORCH_GPUS says. FAKE_TORCH_FAULT makes one misbehave, as `hang:1`, `crash:1` or
+`error:1`, or the whole of CUDA, as `init-hang`, `init-error` or `import-error`. Its forks have no CUDA after
+the calls that mark a process of torch, and `import-marks` makes the import one of them; after `import-starts`
+they have none and torch does not know.
 """
 
 import os

@@ -25,7 +25,8 @@ RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 _launched: Counter[str] = Counter()
 
 
-# A frame of this call is in the stack of whoever waits: it must be taken for a library's, as NCCL's own count is.
+# A frame of this call is in the stack of whoever waits: it must be taken for a library's, as NCCL's own count
+# is.
 _CALL = """
 def wrap(function, count):
     def launch(*arguments, **named):

@@ -1,6 +1,7 @@
 """A DDP training on NCCL that is healthy, and looks for a while as if it hung: how, is the first argument.
 
-Each step that a rank has ended is a line of FOLDER/progress.rankN.txt (the second argument). Started by torchrun, on the stand-in's GPUs.
+Each step that a rank has ended is a line of FOLDER/progress.rankN.txt (the second argument). Started by
+torchrun, on the stand-in's GPUs.
 """
 
 import os

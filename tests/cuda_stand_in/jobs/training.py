@@ -1,7 +1,8 @@
 """A small DDP training on NCCL whose rank 1 does something wrong at step 20: what, is the first argument.
 
-Each step that a rank has ended is a line of FOLDER/progress.rankN.txt (the second argument). Each rank takes the GPU of its
-local rank, or GPU 0 where --one-gpu is given. Started by torchrun; `python -m tests.cuda_stand_in` gives it GPUs.
+Each step that a rank has ended is a line of FOLDER/progress.rankN.txt (the second argument). Each rank takes
+the GPU of its local rank, or GPU 0 where --one-gpu is given. Started by torchrun; `python -m
+tests.cuda_stand_in` gives it GPUs.
 """
 
 import argparse

@@ -22,9 +22,10 @@ _NEEDING = ("clocks.throttle_time", "machine.settings")
 
 
 def _preflight(machine: Path, state: Path, *flags: str) -> dict[str, Any]:
-    """The report of one preflight at level instant; its exit status under `status`, what it prints under `text`.
+    """The report of one preflight at level instant.
 
-    Level instant waits 1.5 s for the history: on a machine whose processors are busy elsewhere it is asked again.
+    Its exit status under `status`, what it prints under `text`. Level instant waits 1.5 s for the history: on
+    a machine whose processors are busy elsewhere it is asked again.
     """
     for _ in range(_TRIES):
         with open_session(load_scenario(os.fspath(machine))) as session:
@@ -74,7 +75,10 @@ class AfterAnotherRun(Trial):
 
 @dataclass(frozen=True, slots=True)
 class WithoutHistory(Trial):
-    """A run whose store `spoil` has made unreadable; "history unread" is found where the report says which checks missed it."""
+    """A run whose store `spoil` has made unreadable.
+
+    "history unread" is found where the report says which checks missed it.
+    """
 
     spoil: Callable[[Path], object] = Path.touch
 

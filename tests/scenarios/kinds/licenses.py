@@ -1,7 +1,8 @@
 """Virtual GPUs with and without their license; a physical GPU needs none.
 
-From reports: guests that boot before the license server answers, or whose token is missing (NVIDIA's vGPU client licensing
-guide; in forums of Proxmox and KubeVirt the same: full speed for twenty minutes, then CUDA errors).
+From reports: guests that boot before the license server answers, or whose token is missing (NVIDIA's vGPU
+client licensing guide; in forums of Proxmox and KubeVirt the same: full speed for twenty minutes, then CUDA
+errors).
 """
 
 from tests.scenarios.kinds.trial import Kind, Trial

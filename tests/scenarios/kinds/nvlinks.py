@@ -1,8 +1,12 @@
-"""NVLinks that are down: on one GPU, on all, behind one switch, or not listed at all; NVML alone tells them."""
+"""NVLinks that are down: on one GPU, on all, behind one switch, or not listed at all.
+
+NVML alone tells them.
+"""
 
 from tests.scenarios.kinds.trial import Kind, Trial
 
-# Base machines whose boards are joined by NVLink, and how many GPUs they have; only the first has its switches on the bus.
+# Base machines whose boards are joined by NVLink, and how many GPUs they have; only the first has its
+# switches on the bus.
 BOARDS = {"h100x8": 8, "b200x8": 8, "gb200x4": 4, "gb300x4": 4, "a100x16": 16, "v100x8": 8}
 ONE_LINK_LESS = "[gpus.2]\nnvlinks = {{ count = {} }}\n"
 OUT_OF_USE = "[gpu]\nmig_mode = 'disabled'\nmig_mode_pending = 'disabled'\nmig_instances = []\nnvlinks = { count = 18 }\n"

@@ -40,8 +40,8 @@ class Planted:
     group: str
 
 
-# Faults of one GPU that a look at level instant finds. Those that stop the driver leave nothing else to be read:
-# docs/detection.md has them one by one.
+# Faults of one GPU that a look at level instant finds. Those that stop the driver leave nothing else to be
+# read: docs/detection.md has them one by one.
 PLANTED = (
     Planted("zombie:{}", "process.dead", "process"),
     Planted("hot:{}", "temperature.gpu_too_hot", "clock"),
@@ -137,7 +137,10 @@ def _fits(machine: str, faults: list[str]) -> bool:
 
 
 def _draw(machine: str, number: int) -> Several | None:
-    """That many faults of different stories, on as many GPUs as there are; None where the machine has no room for them."""
+    """That many faults of different stories, on as many GPUs as there are.
+
+    None where the machine has no room for them.
+    """
     chance = Random(f"{_SEED} {machine} {number}")
     gpus = len(_blueprint(machine).listed())
     taken: dict[int, set[str]] = {gpu: set() for gpu in range(gpus)}

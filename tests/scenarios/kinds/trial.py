@@ -12,9 +12,9 @@ from tools.write_detection import Row, run_instant
 class Trial:
     """One planted fault, or a near miss: `finds` is empty, and nothing may be found.
 
-    `machine` is a base machine, `faults` what is added to it (`lost:3+hot:5`), `differs` further lines of a scenario
-    file. `finds` holds codes with the NVML index of the GPU behind those that are about one: `gpu.lost 3`. `flags` are
-    those of `gpudiag preflight --level instant`.
+    `machine` is a base machine, `faults` what is added to it (`lost:3+hot:5`), `differs` further lines of a
+    scenario file. `finds` holds codes with the NVML index of the GPU behind those that are about one:
+    `gpu.lost 3`. `flags` are those of `gpudiag preflight --level instant`.
     """
 
     words: str

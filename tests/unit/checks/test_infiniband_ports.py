@@ -1,4 +1,7 @@
-"""RDMA ports that are down and no fault: virtual functions and cards of another fabric; many alike are one finding."""
+"""RDMA ports that are down and no fault: virtual functions and cards of another fabric.
+
+Many alike are one finding.
+"""
 
 from dataclasses import replace
 

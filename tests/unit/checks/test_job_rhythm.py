@@ -21,7 +21,8 @@ RECORDED = Path(__file__).with_name("pulses")
 STEPS = {"slowrank": 0.871, "io": 0.820, "slow": 1.256}
 
 
-# Short ones, on a machine with five times as much to do as it had processors: the usual readings show some steps as one.
+# Short ones, on a machine with five times as much to do as it had processors: the usual readings show some
+# steps as one.
 SHORT_STEPS = {"short": 0.308, "shorter": 0.080}
 
 
@@ -89,7 +90,10 @@ def test_ranks_that_only_compute_have_no_step() -> None:
 
 
 def test_a_rank_that_polls_while_the_others_wait_has_no_step() -> None:
-    """One rank sleeps a little again and again, as in `while not os.path.exists(...)`; the others stand still."""
+    """One rank sleeps a little again and again, as in `while not os.path.exists(...)`.
+
+    The others stand still.
+    """
     ranks = {rank: [Pulse(n / 10, 1.0, 0.0, 9, 9) for n in range(400)] for rank in range(3)}
     ranks[3] = [Pulse(n / 10, n / 1000, 0.0, n, n) for n in range(400)]
     assert isinstance(find_step_time(ranks), Missing)
@@ -171,7 +175,10 @@ def test_a_gap_that_a_few_glances_made_is_none() -> None:
 
 
 def test_a_rank_that_was_seen_asleep_in_the_line_in_which_it_computes_computes_longer() -> None:
-    """State and stack are read one after the other: it had woken up and run on. A wait that is known stays one."""
+    """State and stack are read one after the other: it had woken up and run on.
+
+    A wait that is known stays one.
+    """
     alike = recorded("slowrank")
     pulses = {0: alike[0], 1: alike[2], 2: alike[3]}
     others = [Glance(float(n), True, "train.py:30 in main", "ranks") for n in range(12)]

@@ -39,7 +39,8 @@ def test_every_pattern_is_searched_for_by_a_part_that_its_lines_hold(words):
     assert len(LINES[words.id]) < MAX_TEXT_CHARACTERS
 
 
-# Healthy machines print these: a hot-plugged link that came back, boot lines, corrected errors, a floppy drive of a guest.
+# Healthy machines print these: a hot-plugged link that came back, boot lines, corrected errors, a floppy
+# drive of a guest.
 HARMLESS = (
     "pcieport 0015:00:00.0: pciehp: Slot(21): Link Down/Up ignored",
     "pcieport 0000:00:1d.0: AER: device recovery successful",

@@ -86,7 +86,8 @@ def test_only_faults_are_fitted_and_nothing_else_of_them():
 
 
 @pytest.mark.parametrize(("platform", "remedy", "words"), [
-    # A reset needs the persistence daemon gone: github.com/NVIDIA/NVSentinel/issues/1690; in WSL there is none.
+    # A reset needs the persistence daemon gone: github.com/NVIDIA/NVSentinel/issues/1690; in WSL there is
+    # none.
     (Platform.WSL, "Drain the GPU and reset it: `nvidia-smi --gpu-reset -i 0`, or reboot the machine.", "Drain the GPU and run `wsl --shutdown`"),
     (Platform.JETSON, "Let it run; reset the GPU when it is next free: `nvidia-smi --gpu-reset -i 0`.", "reboot the board when it is next free."),
     # microsoft/WSL#11865 and #14339: nothing inside of WSL loads a driver.

@@ -75,7 +75,8 @@ RESET = {"recovery_action": "gpu_reset"}
         ((), {"ecc_uncorrected_volatile": 1, "row_remap_pending": True, **RESET}, "ecc.uncorrected_volatile"),
         ((), {"row_remap_failed": True, **RESET}, "memory.row_remap_failed"),
         ((recovery(1),), RESET, "gpu.recovery_needed"),
-        # No count and no flag of NVML says what happened: the log does, and the driver's request is its remedy.
+        # No count and no flag of NVML says what happened: the log does, and the driver's request is its
+        # remedy.
         ((xid(95), recovery(1)), RESET, "xid.hardware"),
         ((xid(13), recovery(1)), RESET, "xid.hardware"),
     ],

@@ -18,8 +18,8 @@ from tests.unit.model.nouns import make_device, make_snapshot
 
 SLICE = make_device(0, name="NVIDIA H100 80GB HBM3", memory_total_bytes=10 * GIB, memory_kind="dedicated")
 
-# Project-HAMi/HAMi issues 332 and 1777, volcano-vgpu-device-plugin issue 8, tkestack/vcuda-controller, KubeShare,
-# Alibaba's cGPU and Run:ai's fractions by their documentation.
+# Project-HAMi/HAMi issues 332 and 1777, volcano-vgpu-device-plugin issue 8, tkestack/vcuda-controller,
+# KubeShare, Alibaba's cGPU and Run:ai's fractions by their documentation.
 LIMITED = {
     "HAMi by its variable": ({"CUDA_DEVICE_MEMORY_LIMIT_0": "10000m"}, ()),
     "HAMi by ld.so.preload": ({}, ("/usr/local/vgpu/libvgpu.so",)),

@@ -55,8 +55,8 @@ def test_a_line_of_its_own_comes_before_one_that_is_only_named():
     assert "named by" not in finding.message
 
 
-# NVIDIA/open-gpu-kernel-modules issue 1229 (completion timeout of an eGPU), linux-pci 2025-05 (DPC), NVIDIA/nccl issue 1999
-# (IOMMU), returnn issue 1500 (AER beside Xid 31).
+# NVIDIA/open-gpu-kernel-modules issue 1229 (completion timeout of an eGPU), linux-pci 2025-05 (DPC),
+# NVIDIA/nccl issue 1999 (IOMMU), returnn issue 1500 (AER beside Xid 31).
 BESIDE = {
     "AER nonfatal": "nvidia {}: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer",
     "AER fatal": "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: {}",

@@ -1,4 +1,7 @@
-"""A labelled fabric: who meets whom, and which part of it is named; on simulated networks that the judge does not know."""
+"""A labelled fabric: who meets whom, and which part of it is named.
+
+On simulated networks that the judge does not know.
+"""
 
 import random
 from collections import Counter

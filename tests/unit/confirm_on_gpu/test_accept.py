@@ -1,4 +1,7 @@
-"""`tools/accept_confirmation`: a form of a real machine is accepted once; one that is changed, private or contradicts itself is not."""
+"""`tools/accept_confirmation`: a form of a real machine is accepted once.
+
+One that is changed, private or contradicts itself is not.
+"""
 
 import gzip
 import json

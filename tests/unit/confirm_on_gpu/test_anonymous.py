@@ -153,7 +153,10 @@ def test_a_form_has_nothing_more_to_leave_out(recorded):
 
 
 def test_the_names_of_every_simulated_machine_may_leave():
-    """What makers call their GPUs, boards and processors is known, word by word; a new machine needs its words."""
+    """What makers call their GPUs, boards and processors is known, word by word.
+
+    A new machine needs its words.
+    """
     stayed = []
     for spec in base_machines():
         scenario = load_scenario(spec)

@@ -109,7 +109,10 @@ def test_a_hang_costs_its_deadline_and_leaves_no_process(tmp_path):
 
 
 def test_a_step_that_is_cut_says_how_much_it_had_done(tmp_path):
-    """By the events of a command of gpudiag's, by the lines of another; what it measured stays in the report."""
+    """By the events of a command of gpudiag's, by the lines of another.
+
+    What it measured stays in the report.
+    """
     events = tmp_path / "r" / "cut.events"
     write = (
         "import json, time\n"

@@ -146,7 +146,8 @@ def test_machines_that_hang_or_lie_are_named_and_cost_the_others_nothing() -> No
         assert (fake.kind, one.state, one.verdict) == (fake.kind, state, "error")
         assert words in one.reason, fake.kind
     assert [row(document, fake).verdict for fake in good] == ["pass"] * 3
-    # The good ones were asked again while the slowest kept its first question; a bad one waits longer each time.
+    # The good ones were asked again while the slowest kept its first question; a bad one waits longer each
+    # time.
     assert min(polls[-3:]) >= 2 * polls[list(BAD).index("hang")]
 
 

@@ -122,7 +122,8 @@ def test_a_file_that_cannot_be_written_is_left_whole(tmp_path, monkeypatch) -> N
     assert os.listdir(tmp_path) == ["a.py"]
 
 
-# Silence. -----------------------------------------------------------------------------------------------------------
+# Silence.
+# -----------------------------------------------------------------------------------------------------------
 
 BARRIER = "import torch.distributed as dist\nif dist.get_rank() == 0:\n    dist.barrier(){}\n"
 

@@ -46,7 +46,10 @@ dist.destroy_process_group()
 
 
 def test_a_trainer_of_the_script_is_not_that_of_transformers() -> None:
-    """Who defines a class of that name trains by itself; who imports or extends that of transformers does not."""
+    """Who defines a class of that name trains by itself.
+
+    Who imports or extends that of transformers does not.
+    """
     own = """
 import torch.distributed as dist
 from torch.utils.tensorboard import SummaryWriter

@@ -90,7 +90,8 @@ def test_a_syntax_error_is_one_finding_on_its_line() -> None:
     assert (finding.code, finding.line) == ("lint.syntax_error", 2)
 
 
-# Notebooks. ---------------------------------------------------------------------------------------------------------
+# Notebooks.
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_line_of_a_cell_has_the_number_of_the_line_of_the_file() -> None:
@@ -194,7 +195,8 @@ def test_a_source_that_is_one_string_is_read() -> None:
     ]
 
 
-# Pages. -------------------------------------------------------------------------------------------------------------
+# Pages.
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_fences_are_found_as_renderers_find_them() -> None:
@@ -220,7 +222,8 @@ def test_a_command_that_is_shown_is_a_note() -> None:
     assert finding.fix == "$ torchrun --nproc_per_node=2 a.py"
 
 
-# What is no script. -------------------------------------------------------------------------------------------------
+# What is no script.
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

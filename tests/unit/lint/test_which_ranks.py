@@ -233,7 +233,10 @@ dist.destroy_process_group()
 
 
 def test_a_number_that_all_ranks_count_through_is_no_rank() -> None:
-    """Each rank in its turn is the source; where a process is started for each number, the number is its rank."""
+    """Each rank in its turn is the source.
+
+    Where a process is started for each number, the number is its rank.
+    """
     turns = """
 import torch
 import torch.distributed as dist

@@ -48,7 +48,10 @@ def gather(
     machine=None,
     counts=(),
 ):
-    """What healthy sources say of four GPUs, but what is given; `gputil` and `torch` are GPUs in their order."""
+    """What healthy sources say of four GPUs, but what is given.
+
+    `gputil` and `torch` are GPUs in their order.
+    """
     devices = tuple(make_gpu(index) for index in range(gpus)) if devices is None else tuple(devices)
     if views is None:
         views = [view("gputil", at, one) for at, one in enumerate(gputil)]

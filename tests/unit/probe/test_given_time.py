@@ -86,8 +86,8 @@ def test_a_handle_that_was_late_for_want_of_a_processor_is_of_a_driver_awake():
     assert Attaching(slept).pending() == [1, 2]
 
 
-# A container's quota counts as waiting, too: with 5 of 100 ms a process that worked for 0.15 s took 2.91 s, and the kernel
-# (6.18) said 2.96 s of waiting.
+# A container's quota counts as waiting, too: with 5 of 100 ms a process that worked for 0.15 s took 2.91 s,
+# and the kernel (6.18) said 2.96 s of waiting.
 @pytest.mark.parametrize(
     ("limit", "waited", "deadline"),
     [

@@ -1,4 +1,7 @@
-"""What the kubelet is asked and what comes of its answers, over real gRPC; tests/kubelet has the one that answers."""
+"""What the kubelet is asked and what comes of its answers, over real gRPC.
+
+tests/kubelet has the one that answers.
+"""
 
 import contextlib
 import json

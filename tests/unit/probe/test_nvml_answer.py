@@ -169,8 +169,9 @@ def test_nobody_asked():
     assert nvml_answer_of(None).status.state is SourceState.NOT_ASKED
 
 
-# What linkers say of a libnvidia-ml.so.1 that is there: nvidia_gpu_prometheus_exporter#19, alpine-pkg-glibc#199 and glances#3096
-# (glibc's library under musl), ld.so(8) of glibc and ldso/dynlink.c of musl.
+# What linkers say of a libnvidia-ml.so.1 that is there: nvidia_gpu_prometheus_exporter#19,
+# alpine-pkg-glibc#199 and glances#3096 (glibc's library under musl), ld.so(8) of glibc and ldso/dynlink.c of
+# musl.
 UNLOADABLE = (
     ("Error relocating /usr/lib/libnvidia-ml.so.1: __strdup: symbol not found", "with glibc"),
     ("/usr/lib/libnvidia-ml.so.1: undefined symbol: gnu_get_libc_version", "with glibc"),

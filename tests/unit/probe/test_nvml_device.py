@@ -380,7 +380,8 @@ def impossible_memory(**parts):
             "memory_utilization_percent",
         ),
         ({"nvmlDeviceGetEncoderUtilization": (255, 0)}, "encoder_utilization_percent"),
-        # github.com/NVIDIA/DCGM/issues/199 and dcgm-exporter/issues/418: now and then 905, 200,000 or 2^32 - 2
+        # github.com/NVIDIA/DCGM/issues/199 and dcgm-exporter/issues/418: now and then 905, 200,000 or 2^32 -
+        # 2
         ({"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=905, memory=5)}, "utilization_percent"),
         ({"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0xFFFFFFFE, memory=5)}, "utilization_percent"),
         ({"nvmlDeviceGetDecoderUtilization": (808_334, 0)}, "decoder_utilization_percent"),

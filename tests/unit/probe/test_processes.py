@@ -60,8 +60,8 @@ def test_what_proc_does_not_show_costs_only_itself(root):
     assert process["user"] == "ann"
 
 
-# What /proc/PID/cgroup says: of Slurm 22.05 and later with cgroup v2, also of several slurmd on a machine and as seen from a
-# container; of cgroup v1; of everything that looks like it and is not.
+# What /proc/PID/cgroup says: of Slurm 22.05 and later with cgroup v2, also of several slurmd on a machine and
+# as seen from a container; of cgroup v1; of everything that looks like it and is not.
 SLURM_CGROUPS = (
     ("0::/system.slice/slurmstepd.scope/job_1392969/step_0/user/task_0\n", 1392969),
     ("0::/system.slice/slurmstepd.scope/job_42/step_extern/user\n", 42),

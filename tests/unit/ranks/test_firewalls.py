@@ -1,4 +1,7 @@
-"""Ports that are closed: to whom, in which way, and on which ports; a host, a pair, one way, or rank 0's port alone."""
+"""Ports that are closed: to whom, in which way, and on which ports.
+
+A host, a pair, one way, or rank 0's port alone.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace

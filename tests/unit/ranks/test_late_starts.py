@@ -42,7 +42,10 @@ class Start:
 
 @pytest.mark.parametrize("first", range(4))
 def test_ranks_that_come_late_in_any_order_blame_nobody(first: int) -> None:
-    """One comes at once, the others 9, 30 and 100 s later; each imports for 20 s, and connects 15 s after rank 0 serves."""
+    """One comes at once, the others 9, 30 and 100 s later.
+
+    Each imports for 20 s, and connects 15 s after rank 0 serves.
+    """
     for order in permutations(rank for rank in range(4) if rank != first):
         comes = {first: 0.0} | dict(zip(order, (9.0, 30.0, 100.0), strict=True))
         start = Start()

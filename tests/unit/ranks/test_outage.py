@@ -1,4 +1,7 @@
-"""A link that is away for a while is waited for, as long as TCP needs; what stays away is a cut, and large packets a hole."""
+"""A link that is away for a while is waited for, as long as TCP needs.
+
+What stays away is a cut, and large packets a hole.
+"""
 
 from dataclasses import replace
 

@@ -88,7 +88,10 @@ def test_sources_of_one_machine_agree_on_the_plateau() -> None:
 
 
 def test_wrong_floors_of_others_are_not_repeated() -> None:
-    """800 of two p5 and 900 of a B200 node at 128 MiB, where 289 and 568 are reached; 440 of a B200 node, half of 846."""
+    """800 of two p5 and 900 of a B200 node at 128 MiB, where 289 and 568 are reached.
+
+    440 of a B200 node, half of 846.
+    """
     two_nodes = [
         curve.at(128 * MIB)
         for curve in find_curves("all_reduce", frozenset({"NVIDIA H100 80GB HBM3"}), 16, 2)

@@ -1,7 +1,7 @@
 """As much of PromQL as it takes to ask whether an expression's selectors find a series.
 
-Grafana's variables stand for anything. What a scrape configuration adds (the instance, a cloud's names) is there, and
-`exported_pod` is the pod label of a target that Prometheus has renamed beside its own.
+Grafana's variables stand for anything. What a scrape configuration adds (the instance, a cloud's names) is
+there, and `exported_pod` is the pod label of a target that Prometheus has renamed beside its own.
 """
 
 import re

@@ -75,7 +75,10 @@ LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\n"])*)"(?:,|$)'
 
 
 def parse_text(page: str) -> Series:
-    """Each series of a page of text, once. The library's parser takes no counter without `_total`, as dcgm-exporter's."""
+    """Each series of a page of text, once.
+
+    The library's parser takes no counter without `_total`, as dcgm-exporter's.
+    """
     series: Series = {}
     for line in page.splitlines():
         if not line.startswith("# "):

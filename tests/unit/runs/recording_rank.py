@@ -1,4 +1,7 @@
-"""A process that answers at its pipe as a rank of torch does: it writes the dump that was asked for. Started by a test."""
+"""A process that answers at its pipe as a rank of torch does: it writes the dump that was asked for.
+
+Started by a test.
+"""
 
 import os
 import pickle

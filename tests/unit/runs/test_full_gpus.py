@@ -25,7 +25,10 @@ FREE = [0, 50 * MIB, 900 * MIB]
 
 
 def machine_with_full(free: int, *full: int, count: int = 1) -> Snapshot:
-    """A machine on whose `full` GPUs a process leaves that much memory; where it is too little, no context starts."""
+    """A machine on whose `full` GPUs a process leaves that much memory.
+
+    Where it is too little, no context starts.
+    """
     snapshot = make_machine_with(count)
     starts = free >= 640 * MIB
     holder = replace(TRAINING, memory_used_bytes=TOTAL - free)

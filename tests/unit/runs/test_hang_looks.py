@@ -60,7 +60,10 @@ def test_a_job_that_is_decided_is_not_looked_at_again(
 
 
 class OnGpus:
-    """A recorded job on GPUs: two looks at first, then the later one again and again; it counts the looks and the stops."""
+    """A recorded job on GPUs: two looks at first, then the later one again and again.
+
+    It counts the looks and the stops.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         self.first, self.name = recorded_on_gpus(name), name

@@ -51,7 +51,10 @@ class Keeper:
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """Runs a preflight over given looks at the machine; gives the contexts that checks saw, and the keeper."""
+    """Runs a preflight over given looks at the machine.
+
+    Gives the contexts that checks saw, and the keeper.
+    """
 
     def go(
         plan: PreflightPlan, looks: list[Snapshot], history: Any = NOBODY, expected: Any = None, warning=""

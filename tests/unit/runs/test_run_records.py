@@ -1,4 +1,7 @@
-"""Flight records of a running job, asked for by its ranks' pipes; the ranks here have the pipe and the dumps, and nothing else."""
+"""Flight records of a running job, asked for by its ranks' pipes.
+
+The ranks here have the pipe and the dumps, and nothing else.
+"""
 
 import os
 import subprocess

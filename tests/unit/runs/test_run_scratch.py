@@ -98,7 +98,10 @@ def test_what_a_killed_run_left_goes_once_its_job_has_ended(tmp_path: Path) -> N
 
 
 def test_pipes_are_made_only_where_torch_can_make_them_and_dumps_are_ours(tmp_path: Path) -> None:
-    """torch ends a rank that cannot make its pipe; a dump that the caller keeps elsewhere would stay there."""
+    """torch ends a rank that cannot make its pipe.
+
+    A dump that the caller keeps elsewhere would stay there.
+    """
     prefix = f"{tmp_path}/gpudiag-run-{ONE}-"
     job = [sys.executable, "train.py"]
     added = build_environment(job, {"PYTHONPATH": "/own"}, tmp_path, ONE, prefix, nan_check=True).added

@@ -1,4 +1,7 @@
-"""The watch over the kubelet: when its child is started, replaced and believed. The child itself: test_kubelet, test_owners."""
+"""The watch over the kubelet: when its child is started, replaced and believed.
+
+The child itself: test_kubelet, test_owners.
+"""
 
 import pytest
 

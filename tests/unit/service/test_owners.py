@@ -31,8 +31,8 @@ def given(*ids: str, allocatable=None) -> PodDevices:
     return PodDevices(devices, allocatable)
 
 
-# The ids that device plugins give: NVIDIA's with a UUID, also where GPUs are shared in time or by MPS; of MIG instances
-# before and since driver 470; Google's, which name the device. Then those that mean nothing here.
+# The ids that device plugins give: NVIDIA's with a UUID, also where GPUs are shared in time or by MPS; of MIG
+# instances before and since driver 470; Google's, which name the device. Then those that mean nothing here.
 PLACES = (
     (ZERO, 0, None, None),
     (f"{ZERO}::3", 0, None, "3"),

@@ -15,7 +15,10 @@ PATIENT_SECONDS = 90.0
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> MachineWatch:
-    """A watch that nobody looks at, with numbers from four seconds ago; `asked` counts readings out of turn."""
+    """A watch that nobody looks at, with numbers from four seconds ago.
+
+    `asked` counts readings out of turn.
+    """
     watch = MachineWatch(lambda _update: None, Readings(None), GoodState(None))
     watch._looked_at -= 3600
     monkeypatch.setattr(watch._picture, "age_seconds", lambda: 4.0)

@@ -34,7 +34,8 @@ def blamed(values: dict[str, Any], *, alone: bool = False) -> Finding:
 
 
 @pytest.mark.parametrize(("values", "code", "words"), [
-    # Between backward pass and step: github.com/modelscope/twinkle/pull/290, github.com/huggingface/diffusers/pull/721.
+    # Between backward pass and step: github.com/modelscope/twinkle/pull/290,
+    # github.com/huggingface/diffusers/pull/721.
     ({**TIMES, "gradient_scale": 0.707, "gradient_rest": 1e-9, "settings": ()}, "train.gradients_scaled", "0.707 times"),
     ({"gradient_scale": 0.8, "gradient_rest": 0.3, "settings": ()}, "train.gradient", "clipping each value"),
     # Settings: github.com/huggingface/accelerate/issues/2142.

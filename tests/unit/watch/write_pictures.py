@@ -1,4 +1,7 @@
-"""Writes the pictures that test_compose.py compares with: `python -m tests.unit.watch.write_pictures`. Look at them."""
+"""Writes the pictures that test_compose.py compares with: `python -m tests.unit.watch.write_pictures`.
+
+Look at them.
+"""
 
 from gpudiag.watch.glyphs import ASCII
 from tests.unit.watch.test_compose import PICTURES, picture, steady

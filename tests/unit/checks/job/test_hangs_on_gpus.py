@@ -270,7 +270,10 @@ def test_a_shared_gpu_tells_no_rank() -> None:
 
 
 def test_a_rank_behind_whose_gpu_works_is_not_blamed() -> None:
-    """`skip` is blamed by the same line in an earlier step; at 480 W the rank behind computes, and may be slow."""
+    """`skip` is blamed by the same line in an earlier step.
+
+    At 480 W the rank behind computes, and may be slow.
+    """
     job = with_gpus(with_ras(later("skip"), "skip"), WORKING, BUSY)
     verdict = judge_job(job)
     assert (verdict.outcome, verdict.findings[0].code) == (WARN, "hang.works_alone"), verdict.headline

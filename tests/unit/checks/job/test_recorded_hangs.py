@@ -344,7 +344,10 @@ def _counting(look: ProcessLook, number: int) -> ProcessLook:
 
 
 def _with_step(frames: tuple[Frame, ...], number: int) -> tuple[Frame, ...]:
-    """The frames with a counter in the outermost one that is the user's; a thread begins in frames of Python itself."""
+    """The frames with a counter in the outermost one that is the user's.
+
+    A thread begins in frames of Python itself.
+    """
     place = max((n for n, frame in enumerate(frames) if not is_library(frame.file)), default=len(frames) - 1)
     return (
         *frames[:place],

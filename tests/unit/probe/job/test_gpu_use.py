@@ -57,7 +57,10 @@ def test_what_was_not_read_stays_missing() -> None:
 
 @pytest.mark.parametrize("name", ["spin", "skip", "size", "uneven", "loader"])
 def test_a_real_gpu_that_only_waits_is_not_said_to_work(name: str) -> None:
-    """100 % utilization at 122 to 125 W of 700: kernels of NCCL that wait. One process is assumed, for four jobs shared it."""
+    """100 % utilization at 122 to 125 W of 700: kernels of NCCL that wait.
+
+    One process is assumed, for four jobs shared it.
+    """
     told = facts_of(name)["nvml"][0]
     values = {
         "utilization_percent": told["util"],

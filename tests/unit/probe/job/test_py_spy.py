@@ -14,7 +14,8 @@ from tests.walking import walk
 PID = 7
 ERROR = "Error: Failed to copy PyThreadState"
 WHOLE, TORN, EMPTY = ["compute", "main", "<module>"], ["compute"], []
-# What py-spy answers by and by: functions of the main thread, or an error; then what is made of it, and how often it was asked.
+# What py-spy answers by and by: functions of the main thread, or an error; then what is made of it, and how
+# often it was asked.
 READINGS = {
     "whole": ([WHOLE], True, WHOLE, 1),
     "torn, then whole": ([TORN, WHOLE], True, WHOLE, 2),

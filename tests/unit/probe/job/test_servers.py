@@ -93,7 +93,8 @@ def test_the_server_and_its_engine_are_no_ranks_and_the_workers_are_one_job() ->
     assert job.launcher_process.pid == CORE
 
 
-# What tells the numbers of ranks beside a process group: titles and names, and variables, by pid; None: it cannot be told.
+# What tells the numbers of ranks beside a process group: titles and names, and variables, by pid; None: it
+# cannot be told.
 NUMBERS: dict[str, tuple[Mapping[int, str], Stacks, list[int | None]]] = {
     "vLLM's titles": ({pid: f"VLLM::Worker_TP{n}" for n, pid in enumerate(RANKS)}, {}, [0, 1, 2, 3]),
     "two pipeline stages": (

@@ -22,7 +22,10 @@ class Machine:
     def open(
         self, pid: int, state: str, local: int, remote: int = 0, peer: str = "0100007F", *also: int
     ) -> None:
-        """A socket of a process, which `also` others have inherited; the address is 127.0.0.1 where no other is named."""
+        """A socket of a process, which `also` others have inherited.
+
+        The address is 127.0.0.1 where no other is named.
+        """
         self.inodes += 1
         words = f" 0: 0100007F:{local:04X} {peer}:{remote:04X} {state} 0:0 0:0 0 0 0 {self.inodes} 1 0"
         self.rows.setdefault(self.namespaces.get(pid, "net:[1]"), []).append(words)
