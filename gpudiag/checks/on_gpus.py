@@ -9,15 +9,8 @@ from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost, gpu_starte
 from gpudiag.checks.gpu.gone import machine_gpus
 from gpudiag.checks.gpu.leftovers import memory_leftover, process_dead
 from gpudiag.checks.gpu.license import vgpu_license
-from gpudiag.checks.gpu.memory import (
-    ecc_mode,
-    ecc_sram,
-    ecc_uncorrected,
-    memory_page_retirement,
-    memory_repair,
-    memory_row_remap,
-    memory_size,
-)
+from gpudiag.checks.gpu.memory import ecc_mode, ecc_sram, ecc_uncorrected, memory_size
+from gpudiag.checks.gpu.memory_repair import memory_page_retirement, memory_repair, memory_row_remap
 from gpudiag.checks.gpu.settings import (
     clocks_application,
     mode_compute,

@@ -41,6 +41,41 @@ class WaitedKind(StrEnum):
     BUILD_LOCKED = "build_locked"
 
 
+# The topic and the sentence of a verdict on them.
+SENTENCES = {
+    WaitedKind.LATE: (
+        "collective.timed_out",
+        ("{who} {are} what the others waited for, or lost: it hung, or ended without an error"),
+    ),
+    WaitedKind.OTHER_CALL: (
+        "collective.mismatched",
+        "{who} called another collective than the others, or with another size",
+    ),
+    WaitedKind.UNDECIDED_CALL: (
+        "collective.mismatched",
+        (
+            "{who} called different collectives, or one with different sizes;"
+            " these logs do not show which of them is wrong"
+        ),
+    ),
+    WaitedKind.NEVER_CAME: ("rendezvous.missing_ranks", "{who} never joined the rendezvous"),
+    WaitedKind.NOT_ALL_CAME: ("rendezvous.missing_ranks", "Not all ranks joined the rendezvous"),
+    WaitedKind.RENDEZVOUS_UNREACHABLE: (
+        "rendezvous.unreachable",
+        "The host of the rendezvous could not be reached, or left",
+    ),
+    WaitedKind.ENGINE_SILENT: (
+        "engine.worker_silent",
+        "A worker of the engine did not answer: it hung, or ended without an error",
+    ),
+    WaitedKind.BUILD_LOCKED: (
+        "library.build_locked",
+        (
+            "The build of an extension waits for a lock file, and the process that"
+            " made the file does not release it"
+        ),
+    ),
+}
 # Ranks did not meet.
 NEVER_MET = (WaitedKind.NEVER_CAME, WaitedKind.NOT_ALL_CAME, WaitedKind.RENDEZVOUS_UNREACHABLE)
 _OF_RENDEZVOUS = {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from gpudiag.explain.absence import (
+    SENTENCES,
     Waited,
     WaitedKind,
     all_ranks,
@@ -460,28 +461,6 @@ def _echo(group: list[Event]) -> Echo:
     )
 
 
-# Topic and sentence by what was wrong with those that the others waited for.
-_OF_WAITED = {
-    WaitedKind.LATE: ("collective.timed_out", (
-        "{who} {are} what the others waited for, or lost: it hung, or ended"
-        " without an error"
-    )),
-    WaitedKind.OTHER_CALL: ("collective.mismatched", "{who} called another collective than the others, or with another size"),
-    WaitedKind.UNDECIDED_CALL: ("collective.mismatched", (
-        "{who} called different collectives, or one with different sizes;"
-        " these logs do not show which of them is wrong"
-    )),
-    WaitedKind.NEVER_CAME: ("rendezvous.missing_ranks", "{who} never joined the rendezvous"),
-    WaitedKind.NOT_ALL_CAME: ("rendezvous.missing_ranks", "Not all ranks joined the rendezvous"),
-    WaitedKind.RENDEZVOUS_UNREACHABLE: ("rendezvous.unreachable", "The host of the rendezvous could not be reached, or left"),
-    WaitedKind.ENGINE_SILENT: ("engine.worker_silent", "A worker of the engine did not answer: it hung, or ended without an error"),
-    WaitedKind.BUILD_LOCKED: ("library.build_locked", (
-        "The build of an extension waits for a lock file, and the process that"
-        " made the file does not release it"
-    )),
-}  # fmt: skip
-
-
 def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     """A verdict on those that the others waited for."""
     hosts = tuple(sorted({job.hosts[rank] for rank in waited.ranks if rank in job.hosts})) or waited.hosts
@@ -489,7 +468,7 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     who = who[0].upper() + who[1:]
     on = f" {'on ' if waited.ranks else ''}{', '.join(hosts[:4])}" if hosts else ""
     kind = VerdictKind.RANKS_DIFFER if waited.kind in _DIFFER else VerdictKind.RANK_MISSING
-    topic, what = _OF_WAITED[waited.kind]
+    topic, what = SENTENCES[waited.kind]
     what = what.format(who=f"{who}{on}", are="are" if len(waited.ranks) > 1 else "is")
     failure = explain_failure(failures()[topic])
     last = last_steps(job).get(waited.ranks[0]) if waited.ranks else None

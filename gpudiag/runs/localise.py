@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpudiag.checks.ranks.collective import COLLECTIVE_SLOW
-from gpudiag.checks.ranks.incidents import COLLECTIVE_INTERRUPTED, COLLECTIVE_STALLED
+from gpudiag.checks.ranks.incident_kinds import COLLECTIVE_INTERRUPTED, COLLECTIVE_STALLED
 from gpudiag.checks.ranks.network import NETWORK_PATH_LOSSY
 from gpudiag.collectives.localise import NODES_AT_LEAST, LocaliseRequest
 from gpudiag.model.codec import decode, encode

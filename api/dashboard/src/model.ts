@@ -301,7 +301,7 @@ export interface Findings {
   joined: JoinedFinding[];
 }
 
-// One fault as people read it, of one GPU or of all that share it; `finding` is the first of those that it stands for.
+// One fault as people read it, of one GPU or of all that share it.
 export interface JoinedFinding {
   finding: Finding;
   subject: string;
@@ -503,7 +503,7 @@ export interface TopologyNode {
   nics: string[];
 }
 
-// The farthest path over which NCCL uses each way here, and the setting for it; None where it is NCCL's own.
+// The farthest path over which NCCL uses each way here, and the setting for it.
 export interface NcclLevels extends WithMissing {
   p2p: string;
   p2p_setting: string | null;

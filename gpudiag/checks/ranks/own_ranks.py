@@ -3,14 +3,14 @@
 import re
 from collections.abc import Iterable
 
-from gpudiag.checks.ranks.incidents import (
+from gpudiag.checks.ranks.incident_kinds import (
     RANK_DIED,
     RANK_OUT_OF_GPU_MEMORY,
     RANK_RAISED,
     RANK_SHORTAGE,
     RANK_START_FAILED,
-    judge_incidents,
 )
+from gpudiag.checks.ranks.incidents import judge_incidents
 from gpudiag.checks.ranks.localisation import is_localised
 from gpudiag.model.finding import Finding
 from gpudiag.model.measure import CollectiveMeasurement

@@ -4,15 +4,14 @@ from dataclasses import replace
 from statistics import median
 
 from gpudiag.checks.ranks.collective import INJECT_NOT_FIRED, judge_injection
-from gpudiag.checks.ranks.incidents import (
-    RANK_FINDINGS,
+from gpudiag.checks.ranks.incident_kinds import (
     RANK_LATE,
     RANK_OUT_OF_GPU_MEMORY,
     RANK_RAISED,
     RANK_SHORTAGE,
     RANK_TEARDOWN,
-    judge_incidents,
 )
+from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents
 from gpudiag.checks.ranks.own_ranks import host_shortage_in, without_shortages
 from gpudiag.checks.registry import BOTH_GPUS, Judgement, Level, check, does_not_apply, judged
 from gpudiag.checks.training.blame import Together

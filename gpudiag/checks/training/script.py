@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from gpudiag.checks.ranks.incidents import COLLECTIVE_MISMATCHED, judge_incidents
+from gpudiag.checks.ranks.incident_kinds import COLLECTIVE_MISMATCHED
+from gpudiag.checks.ranks.incidents import judge_incidents
 from gpudiag.checks.training.exceptions import (
     advise,
     find_meaning,

@@ -3,7 +3,8 @@
 import pytest
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, judge_interfaces
-from gpudiag.checks.ranks.incidents import RANK_RAISED, judge_incidents
+from gpudiag.checks.ranks.incident_kinds import RANK_RAISED
+from gpudiag.checks.ranks.incidents import judge_incidents
 from gpudiag.checks.software.settings import INTERFACE_ABSENT
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.host import NetworkInterface

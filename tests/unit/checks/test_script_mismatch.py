@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudiag.checks.ranks.incidents import RANK_DIED, RANK_RAISED
+from gpudiag.checks.ranks.incident_kinds import RANK_DIED, RANK_RAISED
 from gpudiag.checks.training.script import judge_mismatch
 from gpudiag.model.evidence import HostSubject, RankSubject
 from gpudiag.model.finding import Finding

@@ -3,7 +3,7 @@
 import pytest
 
 from gpudiag.checks.ranks.collective import COLLECTIVE_CORRUPTED, COLLECTIVE_SLOW, COLLECTIVE_SPEED
-from gpudiag.checks.ranks.incidents import COLLECTIVE_STALLED, RANK_LATE
+from gpudiag.checks.ranks.incident_kinds import COLLECTIVE_STALLED, RANK_LATE
 from gpudiag.checks.ranks.network import NETWORK_PATH_LOSSY
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.measure import IncidentKind, InjectedFault, Node, RankReport
