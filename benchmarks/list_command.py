@@ -128,6 +128,8 @@ def main() -> int:
     parser.add_argument("--scenario", default="h100x8")
     parser.add_argument("--json", action="store_true", help="print the samples instead of the table")
     arguments = parser.parse_args()
+    if absent := [argv[0] for argv in COMMANDS.values() if not Path(argv[0]).exists()]:
+        parser.error(f"{absent[0]} is not there: pip install '.[benchmarks]'")
     with open_session(load_scenario(arguments.scenario)) as session:
         samples = measure_rounds(arguments.rounds, session.environment)
     if arguments.json:
