@@ -271,8 +271,15 @@ def render(all_seen: Sequence[Seen]) -> str:
 
 def _row(case: Case, seen: Seen) -> str:
     ways = f"{case.comes.value}, {case.goes.value}"
-    words = (case.what, ways, _names(seen.pages), _names(seen.warns), _seconds(seen.fired_seconds),
-             _seconds(seen.cleared_seconds), seen.text)  # fmt: skip
+    words = (
+        case.what,
+        ways,
+        _names(seen.pages),
+        _names(seen.warns),
+        _seconds(seen.fired_seconds),
+        _seconds(seen.cleared_seconds),
+        seen.text,
+    )
     return f"| {' | '.join(word.replace('|', chr(92) + '|') for word in words)} |"
 
 

@@ -33,9 +33,17 @@ def serve_app(body: bytes, headers: dict[str, str]) -> None:
 
     listening = _listen()
     config = uvicorn.Config(
-        app, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False, proxy_headers=False,
-        http="httptools", loop="uvloop", timeout_keep_alive=60,
-    )  # fmt: skip
+        app,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        http="httptools",
+        loop="uvloop",
+        timeout_keep_alive=60,
+    )
     uvicorn.Server(config).run(sockets=[listening])
 
 

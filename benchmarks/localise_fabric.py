@@ -208,11 +208,16 @@ def main() -> None:
                     if options.kind in ("", kind):
                         print(
                             row(
-                                name, used, nodes, kind, options.runs,
-                                labels=labels, exchange_seconds=options.exchange_ms / 1000,
+                                name,
+                                used,
+                                nodes,
+                                kind,
+                                options.runs,
+                                labels=labels,
+                                exchange_seconds=options.exchange_ms / 1000,
                             ),
                             flush=True,
-                        )  # fmt: skip
+                        )
 
 
 if __name__ == "__main__":

@@ -205,8 +205,11 @@ def try_out(command: list[str]) -> str:
     gate = [*command, "preflight", "--level", "instant", "--fail-on", "machine", "--reason"]
     done = subprocess.run(
         [*command, "simulate", "h100x8+lost:3", "--", *gate],
-        capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
     if done.returncode == 1 and "gpu.lost" in done.stdout:
         return "yes"
     return f"no: exit status {done.returncode}: {(done.stdout + done.stderr).strip()[-200:]}"
@@ -236,9 +239,14 @@ def find_built(folder: Path) -> Built:
 
 def _run(*command: str, environment: dict[str, str] | None = None, folder: Path = ROOT) -> None:
     subprocess.run(
-        command, cwd=folder, env=environment, check=True, timeout=LIMIT_SECONDS,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        env=environment,
+        check=True,
+        timeout=LIMIT_SECONDS,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _processor_seconds() -> float:

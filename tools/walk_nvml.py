@@ -48,9 +48,13 @@ def walk(machine: str, part: int, parts: dict[str, int]) -> dict[str, Any]:
     counts = {name: count for name, (count, _) in found.items()}
     wrong = [words for _, faults in found.values() for words in faults]
     return {
-        "machine": machine, "healthy": healthy, "functions": functions, **counts, "wrong": wrong,
+        "machine": machine,
+        "healthy": healthy,
+        "functions": functions,
+        **counts,
+        "wrong": wrong,
         "seconds": round(monotonic() - began, 1),
-    }  # fmt: skip
+    }
 
 
 def walk_all(parts: dict[str, int]) -> Iterator[dict[str, Any]]:

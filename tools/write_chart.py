@@ -306,16 +306,16 @@ def preflight_text() -> str:
         container + "\n",
         {
             "image: gpudiag:slim # docker build -t gpudiag:slim . ; quick and above need gpudiag:full, which has torch\n": (
-                "image: {{ .image | quote }}\n  imagePullPolicy: {{ .pullPolicy | default \"IfNotPresent\" }}\n"
+                'image: {{ .image | quote }}\n  imagePullPolicy: {{ .pullPolicy | default "IfNotPresent" }}\n'
             ),
-            'value: &gpus "8"\n': "value: {{ .gpus | default \"\" | quote }}\n",
-            "value: instant #": "value: {{ .level | default \"instant\" }} #",
+            'value: &gpus "8"\n': 'value: {{ .gpus | default "" | quote }}\n',
+            "value: instant #": 'value: {{ .level | default "instant" }} #',
             'value: "60"\n': "value: {{ .seconds | default 60 | quote }}\n",
-            "value: stop #": "value: {{ .unsure | default \"stop\" }} #",
-            "      exit $status\n": "      exit {{ if eq (.onFail | default \"hold\") \"report\" }}0{{ else }}$status{{ end }}\n",
+            "value: stop #": 'value: {{ .unsure | default "stop" }} #',
+            "      exit $status\n": '      exit {{ if eq (.onFail | default "hold") "report" }}0{{ else }}$status{{ end }}\n',
         },
         "docs/ci/kubernetes/job.yaml",
-    )  # fmt: skip
+    )
     return (_HEAD % GATE.relative_to(ROOT)) + _PREFLIGHT.replace("@gate", gate.rstrip("\n"))
 
 

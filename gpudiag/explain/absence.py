@@ -575,6 +575,16 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 
 _FINDERS = (
-    _by_fingerprints, _by_names, _by_flight_records, _by_watchdogs, _by_lines_of_code, _by_count, _by_steps, _by_silence, _by_silent_host,
-    _by_lost_connections, _by_rendezvous, _by_nobody,
-)  # fmt: skip
+    _by_fingerprints,
+    _by_names,
+    _by_flight_records,
+    _by_watchdogs,
+    _by_lines_of_code,
+    _by_count,
+    _by_steps,
+    _by_silence,
+    _by_silent_host,
+    _by_lost_connections,
+    _by_rendezvous,
+    _by_nobody,
+)

@@ -61,11 +61,15 @@ def nhc_checks() -> dict[str, NhcCheck]:
     """The checks of the table, by name."""
     return {
         row["name"]: NhcCheck(
-            row["name"], tuple(row.get("checks", ())), row.get("level", _LEVELS[0]), row.get("flag", ""),
-            row.get("good", False), row.get("words", ""),
+            row["name"],
+            tuple(row.get("checks", ())),
+            row.get("level", _LEVELS[0]),
+            row.get("flag", ""),
+            row.get("good", False),
+            row.get("words", ""),
         )
         for row in read_table("nhc.toml")["check"]
-    }  # fmt: skip
+    }
 
 
 def parse_nhc(text: str, name: str) -> list[NhcLine]:

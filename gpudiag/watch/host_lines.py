@@ -74,10 +74,16 @@ def _host_line(activity: Reading[HostActivity], width: int, glyphs: Glyphs) -> L
     groups = [
         _processors(activity, glyphs),
         _memory(activity, glyphs),
-        _pair("NET", glyphs.down, activity.network_received_bytes_per_second, glyphs.up, activity.network_transmitted_bytes_per_second),
+        _pair(
+            "NET",
+            glyphs.down,
+            activity.network_received_bytes_per_second,
+            glyphs.up,
+            activity.network_transmitted_bytes_per_second,
+        ),
         _pair("DISK", "r", activity.disk_read_bytes_per_second, "w", activity.disk_written_bytes_per_second),
         _load(activity),
-    ]  # fmt: skip
+    ]
     spans: list[Span] = []
     for group in groups:
         wanted = [*spans, *([Span("  ")] if spans else []), *group]

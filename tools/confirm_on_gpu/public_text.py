@@ -198,7 +198,9 @@ TEXTS: dict[tuple[str, str], Keep] = {
     ("MigInstance", "uuid"): _UUID,
     ("MigInstance", "name"): _GPU_NAME,
     ("NvLink", "remote_bus_id"): _BUS_ID,
-    ("EccLocation", "location"): form(r"dram|sram|device_memory|l1_cache|l2_cache|register_file|texture\w{0,8}|cbu"),
+    ("EccLocation", "location"): form(
+        r"dram|sram|device_memory|l1_cache|l2_cache|register_file|texture\w{0,8}|cbu"
+    ),
     ("FabricState", "state"): word_of(vocabulary.FABRIC_STATES),
     ("FabricState", "status"): word_of(("success", "failed", "error")),
     ("FabricState", "health"): word_of(vocabulary.FABRIC_HEALTH),
@@ -228,11 +230,15 @@ TEXTS: dict[tuple[str, str], Keep] = {
     ("Machine", "kernel_modules"): form(
         r"nvidia(?:_(?:uvm|drm|modeset|peermem|fs))?|nouveau|ib_umad|mlx5_ib|gdrdrv"
     ),
-    ("Machine", "device_nodes"): form(r"/dev/(?:nvidia\d{0,3}|nvidiactl|nvidia-(?:uvm|uvm-tools|modeset)|dxg)"),
+    ("Machine", "device_nodes"): form(
+        r"/dev/(?:nvidia\d{0,3}|nvidiactl|nvidia-(?:uvm|uvm-tools|modeset)|dxg)"
+    ),
     ("PciDevice", "bus_id"): _BUS_ID,
     ("PciDevice", "vendor_id"): form(r"[0-9a-f]{4}"),
     ("PciDevice", "device_id"): form(r"[0-9a-f]{4}"),
     ("PciDevice", "class_id"): form(r"[0-9a-f]{4}"),
-    ("PciDevice", "driver"): word_of(("nvidia", "nouveau", "vfio-pci", "nvidia-nvswitch", "nvgrace_gpu_vfio_pci")),
+    ("PciDevice", "driver"): word_of(
+        ("nvidia", "nouveau", "vfio-pci", "nvidia-nvswitch", "nvgrace_gpu_vfio_pci")
+    ),
     ("Container", "runtime"): word_of(("docker", "podman", "kubernetes", "containerd", "lxc")),
-}  # fmt: skip
+}

@@ -106,9 +106,16 @@ def main() -> int:
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="gpudiag-release-") as work:
         release = Release(
-            __version__, folder, Path(work), tools, commit_time(), repository_url(),
-            options.image_repository, options.python_image, options.key,
-        )  # fmt: skip
+            __version__,
+            folder,
+            Path(work),
+            tools,
+            commit_time(),
+            repository_url(),
+            options.image_repository,
+            options.python_image,
+            options.key,
+        )
         missing = build(release, options.without)
     listed = list_files(folder, missing, options.without)
     (folder / "RELEASE.md").write_text(listed)

@@ -76,13 +76,22 @@ _BY_TYPE = (
     ),
     (
         (
-            "KeyError", "IndexError", "AttributeError", "NameError", "UnboundLocalError", "TypeError",
-            "ZeroDivisionError", "AssertionError", "RecursionError", "NotImplementedError", "SyntaxError",
+            "KeyError",
+            "IndexError",
+            "AttributeError",
+            "NameError",
+            "UnboundLocalError",
+            "TypeError",
+            "ZeroDivisionError",
+            "AssertionError",
+            "RecursionError",
+            "NotImplementedError",
+            "SyntaxError",
         ),
         _OWN_REMEDY,
     ),
     (("MemoryError",), "Check how much memory the job may use: `free -g`, and the limit of its cgroup."),
-)  # fmt: skip
+)
 
 
 def join_alike(findings: Sequence[Finding], world_size: int) -> list[Finding]:

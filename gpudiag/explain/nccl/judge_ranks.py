@@ -20,10 +20,21 @@ _OF_ONE_HOST = re.compile(r"NCCL_(?:\w*IFNAME|IB_HCA|\w*ADDR_RANGE)")
 _READ_BY_ALL = frozenset(
     f"NCCL_{name}"
     for name in (
-        "SOCKET_IFNAME", "ALGO", "PROTO", "NVLS_ENABLE", "MIN_NCHANNELS", "MAX_NCHANNELS", "MIN_CTAS", "MAX_CTAS", "CUMEM_ENABLE",
-        "COLLNET_ENABLE", "IB_DISABLE", "NET", "BUFFSIZE",
+        "SOCKET_IFNAME",
+        "ALGO",
+        "PROTO",
+        "NVLS_ENABLE",
+        "MIN_NCHANNELS",
+        "MAX_NCHANNELS",
+        "MIN_CTAS",
+        "MAX_CTAS",
+        "CUMEM_ENABLE",
+        "COLLNET_ENABLE",
+        "IB_DISABLE",
+        "NET",
+        "BUFFSIZE",
     )
-)  # fmt: skip
+)
 _MAX_VALUES = 3
 _VIRTUAL = re.compile(r"(?:docker|virbr|veth|lxdbr|lxcbr|podman|cni-podman|br-[0-9a-f]{8,}|usb\d|idrac)")
 _LOOPBACK = re.compile(r"127\.|::1$")

@@ -33,18 +33,30 @@ _DRAW_SECONDS = 0.1  # news that come together are drawn once
 _AGE_SECONDS = 2.0  # ages grow also where no news come
 _SEEK_SECONDS = 10.0
 _SHOWN_OF_PROCESS = (
-    "user", "kind", "started_at", "state", "memory_used_bytes", "resident_bytes", "sm_utilization_percent",
-    "processor_percent", "gpu_instance_id", "container_id", "slurm_job_id",
-)  # fmt: skip
+    "user",
+    "kind",
+    "started_at",
+    "state",
+    "memory_used_bytes",
+    "resident_bytes",
+    "sm_utilization_percent",
+    "processor_percent",
+    "gpu_instance_id",
+    "container_id",
+    "slurm_job_id",
+)
 _TESTS = (
-    (("preflight", "--level", "instant"), "preflight --level instant: all readings, under 2 s, disturbs nobody"),
-    (("preflight", "--level", "quick"), (
-        "preflight --level quick: short tests on the GPUs that nobody uses, 45 s"
-        " and more"
-    )),
+    (
+        ("preflight", "--level", "instant"),
+        "preflight --level instant: all readings, under 2 s, disturbs nobody",
+    ),
+    (
+        ("preflight", "--level", "quick"),
+        ("preflight --level quick: short tests on the GPUs that nobody uses, 45 s and more"),
+    ),
     (("bandwidth",), "bandwidth: copies and matrix products on the GPUs that nobody uses, minutes"),
     (("doctor",), "doctor: what of gpudiag works here"),
-)  # fmt: skip
+)
 HELP = """\
 Tab, Shift-Tab   the next part: machines, GPUs, findings, processes
 Up Down PgUp PgDn Home End, wheel   move
