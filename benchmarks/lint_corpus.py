@@ -104,7 +104,8 @@ def main() -> None:
     if files:
         seconds, spent = measure_seconds(files)
         print(
-            f"{files} files in {seconds:.1f} s, {spent:.1f} s of processor time; one-minute load {os.getloadavg()[0]:.1f}"
+            f"{files} files in {seconds:.1f} s, {spent:.1f} s of processor time; one-minute load"
+            f" {os.getloadavg()[0]:.1f}"
         )
         return
     found, missed, false, scripts = measure_corpus()
@@ -113,7 +114,8 @@ def main() -> None:
     print(f"{scripts} scripts, {len(RULES)} rules, {total + lost} planted mistakes")
     print(f"gpudiag lint: precision {total / (total + extra):.3f}, recall {total / (total + lost):.3f}")
     print(
-        f"grep, on the 11 mistakes that it has a pattern for: precision {right / (right + wrong):.3f}, recall {right / (right + overlooked):.3f}"
+        f"grep, on the 11 mistakes that it has a pattern for: precision {right / (right + wrong):.3f}, recall"
+        f" {right / (right + overlooked):.3f}"
     )
     for code in sorted({*missed, *false}):
         print(f"  {code}: {missed[code]} missed, {false[code]} false")

@@ -100,7 +100,8 @@ def measure_idle(service: Served, seconds: float) -> tuple[float, int]:
     print(f"one look a second, {lasted:.0f} s: service {shares[0]:.2%} of a core, {memory[0] / MIB:.1f} MiB")
     print(f"  sampler {shares[1]:.2%} of a core, {memory[1] / MIB:.1f} MiB")
     print(
-        f"  together {sum(memory) / MIB:.1f} MiB resident (shared pages counted twice), {together / MIB:.1f} MiB with "
+        f"  together {sum(memory) / MIB:.1f} MiB resident (shared pages counted twice), {together / MIB:.1f}"
+        f" MiB with "
         f"those once, {proportional / MIB:.1f} MiB of PSS beside the other programs of this machine",
         flush=True,
     )
@@ -118,7 +119,8 @@ def measure_alone(service: Served, seconds: float) -> None:
     shares = [(processor_seconds(pid) - spent) / lasted for pid, spent in zip(pids, before, strict=True)]
     looks = (children_seconds(pids[0]) - of_children) / lasted
     print(
-        f"nobody looks, {seconds:.0f} s: service {shares[0]:.2%} of a core, sampler {shares[1]:.2%}, together "
+        f"nobody looks, {seconds:.0f} s: service {shares[0]:.2%} of a core, sampler {shares[1]:.2%}, together"
+        f" "
         f"{sum(shares):.2%}; children that look at the host and end {looks:.2%}",
         flush=True,
     )

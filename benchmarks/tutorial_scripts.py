@@ -100,7 +100,7 @@ TRIES = (
         (
             (
                 "            dist.all_reduce(mean)  # MARK average",
-                ("            if dist.get_rank() == 0:\n                dist.all_reduce(mean)"),
+                "            if dist.get_rank() == 0:\n                dist.all_reduce(mean)",
             ),
         ),
     ),

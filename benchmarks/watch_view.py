@@ -65,7 +65,8 @@ def measure(name: str, environment: Mapping[str, str], seconds: float, interval:
     pid, terminal = pty.fork()
     if pid == 0:
         argv = argv_of(name, interval)
-        os.execve(argv[0], argv, {**environment, "TERM": "xterm-256color"})  # noqa: S606 - no shell is the point
+        # No shell is the point.
+        os.execve(argv[0], argv, {**environment, "TERM": "xterm-256color"})  # noqa: S606
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, _COLUMNS, 0, 0))
     began, seen = time.monotonic(), b""
     try:

@@ -120,7 +120,12 @@ def unpack_rpm(_python: str, built: Built, folder: Path) -> list[str]:
     if shutil.which("rpm2cpio") is None or shutil.which("cpio") is None:
         raise LookupError("rpm2cpio or cpio is not installed")
     with subprocess.Popen(["rpm2cpio", str(built.rpm)], stdout=subprocess.PIPE) as unpacked:  # noqa: S607
-        subprocess.run(["cpio", "--quiet", "-idm"], stdin=unpacked.stdout, cwd=folder, check=True)  # noqa: S607
+        subprocess.run(
+            ["cpio", "--quiet", "-idm"],  # noqa: S607
+            stdin=unpacked.stdout,
+            cwd=folder,
+            check=True,
+        )
     return _start_unpacked(folder)
 
 

@@ -34,7 +34,8 @@ def named(part: str = "", more: str = "") -> Changes:
     suffix = f"-{part}" if part else ""
     labels = f"gpudiag.{part}.labels" if part else "gpudiag.labels"
     return {
-        f"metadata:\n  name: gpudiag{suffix}\n  labels:\n    app.kubernetes.io/name: gpudiag{suffix}\nspec:\n": (
+        f"metadata:\n  name: gpudiag{suffix}\n  labels:\n    app.kubernetes.io/name:"
+        f" gpudiag{suffix}\nspec:\n": (
             f'metadata:\n  name: {{{{ include "gpudiag.fullname" . }}}}{suffix}\n'
             "  namespace: {{ .Release.Namespace }}\n"
             f'  labels:\n    {{{{- include "{labels}" . | nindent 4 }}}}\n{more}spec:\n'
@@ -83,21 +84,26 @@ _DAEMONSET: Changes = {
     **of_pods(),
     '      nodeSelector:\n        nvidia.com/gpu.present: "true"\n': _optional("nodeSelector", 6),
     (
-        "      tolerations:\n        - key: nvidia.com/gpu\n          operator: Exists\n          effect: NoSchedule\n"
+        "      tolerations:\n        - key: nvidia.com/gpu\n          operator: Exists\n          effect:"
+        " NoSchedule\n"
     ): _optional("tolerations", 6),
     "      runtimeClassName: nvidia\n": (
         _word("runtimeClassName", 6) + _word("priorityClassName", 6) + _optional("imagePullSecrets", 6)
     ),
     '"chown", "10001:10001",': '"chown", "{{ ternary "0:0" "10001:10001" .Values.namePods }}",',
     f"      containers:\n        - name: gpudiag\n{_IMAGE}": (
-        '        {{- if .Values.preflight.enabled }}\n        {{- include "gpudiag.preflight.of.node" . | nindent 8 }}\n'
+        '        {{- if .Values.preflight.enabled }}\n        {{- include "gpudiag.preflight.of.node" . |'
+        " nindent 8 }}\n"
         f"        {{{{- end }}}}\n      containers:\n        - name: gpudiag\n{_CHART_IMAGE}"
     ),
     f"        - name: own-state\n{_IMAGE}": f"        - name: own-state\n{_CHART_IMAGE}",
-    '"--allow-host", "$(POD_IP)"]': '"--allow-host", "$(POD_IP)"{{ range .Values.extraArgs }}, {{ . | quote }}{{ end }}]',
+    '"--allow-host", "$(POD_IP)"]': (
+        '"--allow-host", "$(POD_IP)"{{ range .Values.extraArgs }}, {{ . | quote }}{{ end }}]'
+    ),
     "          securityContext:\n            allowPrivilegeEscalation: false\n": (
         "          securityContext:\n            {{- if .Values.namePods }}\n            runAsUser: 0\n"
-        "            runAsNonRoot: false\n            {{- end }}\n            allowPrivilegeEscalation: false\n"
+        "            runAsNonRoot: false\n            {{- end }}\n            allowPrivilegeEscalation:"
+        " false\n"
     ),
     (
         "          resources:\n            requests:\n              cpu: 50m\n              memory: 128Mi\n"
@@ -305,14 +311,17 @@ def preflight_text() -> str:
     gate = changed(
         container + "\n",
         {
-            "image: gpudiag:slim # docker build -t gpudiag:slim . ; quick and above need gpudiag:full, which has torch\n": (
+            "image: gpudiag:slim # docker build -t gpudiag:slim . ; quick and above need gpudiag:full, which"
+            " has torch\n": (
                 'image: {{ .image | quote }}\n  imagePullPolicy: {{ .pullPolicy | default "IfNotPresent" }}\n'
             ),
             'value: &gpus "8"\n': 'value: {{ .gpus | default "" | quote }}\n',
             "value: instant #": 'value: {{ .level | default "instant" }} #',
             'value: "60"\n': "value: {{ .seconds | default 60 | quote }}\n",
             "value: stop #": 'value: {{ .unsure | default "stop" }} #',
-            "      exit $status\n": '      exit {{ if eq (.onFail | default "hold") "report" }}0{{ else }}$status{{ end }}\n',
+            "      exit $status\n": (
+                '      exit {{ if eq (.onFail | default "hold") "report" }}0{{ else }}$status{{ end }}\n'
+            ),
         },
         "docs/ci/kubernetes/job.yaml",
     )

@@ -32,7 +32,8 @@ _LOW, _CERTAIN, _LOW_AGAIN = 2.0, 5.0, 2.0
 _LEAST_LACK = 0.015  # 1/2N of 32 uplinks: less than that nodes differ by their age
 _ALIKE_FROM = 5  # other leaves, whose spread is known then
 TURNS = 8  # of a round, each with other pairs
-_SATURATED = 0.8  # share of a lone pair's speed, below which the uplinks are full; both ways at once a node may have less
+# Share of a lone pair's speed, below which the uplinks are full; both ways at once a node may have less.
+_SATURATED = 0.8
 _ROUNDED = (
     0.95  # what fills 8 uplinks is measured as 7.6 to 8.4: not 9 nodes, for then leaves with 8 show nothing
 )

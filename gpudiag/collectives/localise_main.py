@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public in torch's documentation
+
+# They are public in torch's documentation.
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from gpudiag.collectives.fabric import Fabric
 from gpudiag.collectives.fabric_localiser import ROUND_SECONDS, FabricLocaliser

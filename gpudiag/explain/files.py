@@ -79,7 +79,8 @@ _NO_LOGS = frozenset(
 # torchrun's error file of a rank, records of a runtime or a logger.
 _MAY_BE_LOGS = frozenset({".json", ".pickle", ".pkl", ".bin", ".csv", ".yaml", ".yml", ".md", ".html"})
 _NAMED_LOGS = re.compile(
-    r"(?:^|[^a-z])(?:log|logs|slurm|sacct|dmesg|events?|describe|error|stderr|stdout|nccl_trace|fr_trace|flight)",
+    r"(?:^|[^a-z])(?:log|logs|slurm|sacct|dmesg|events?|describe|error|stderr|stdout|nccl_trace|fr_trace|"
+    r"flight)",
     re.IGNORECASE,
 )
 _PY_SPY = re.compile(rb"Process \d+: [^\n]*\nPython v\d")

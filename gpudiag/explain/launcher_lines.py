@@ -222,8 +222,8 @@ def _ranks_in(text: str) -> tuple[int, ...]:
 
 @_reads(
     "WorkNCCL(",
-    pattern=r"Rank (\d+)\][^\[]{0,80}Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
-    r"(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?",
+    pattern=r"Rank (\d+)\][^\[]{0,80}Watchdog caught collective operation timeout: "
+    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?",
 )
 def _watchdog_caught(facts: RankFacts, line: LogLine, match: Match) -> None:
     found = facts.watchdog(_rank_in_job(line, match[1]), "", line)
@@ -241,7 +241,8 @@ _OF_GROUP = r"(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>\S+?))? )?[Rr]ank
 @_reads(
     "last enqueued",
     pattern=_OF_GROUP + r".*?(?:[Ww]ork(?: sequence id)?): ?(?P<work>\d+)"
-    r".*last enqueued(?: NCCL)? work: (?P<enqueued>-?\d+), last completed(?: NCCL)? work: (?P<completed>-?\d+)",
+    r".*last enqueued(?: NCCL)? work: (?P<enqueued>-?\d+),"
+    r" last completed(?: NCCL)? work: (?P<completed>-?\d+)",
 )
 def _watchdog_counted(facts: RankFacts, line: LogLine, match: Match) -> None:
     found = facts.watchdog(_rank_in_job(line, match["rank"]), match["guid"] or match["group"] or "", line)

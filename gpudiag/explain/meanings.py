@@ -37,7 +37,7 @@ _KINDS = (
     (
         r"MemoryError|out of memory",
         "memory ran out",
-        ("Smaller batches or requests; `gpudiag list` shows the GPUs' memory, `free -g` the host's."),
+        "Smaller batches or requests; `gpudiag list` shows the GPUs' memory, `free -g` the host's.",
     ),
     (
         r"KeyError|IndexError|TypeError|ValueError|AttributeError|NameError|ZeroDivision",

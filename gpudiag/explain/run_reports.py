@@ -21,7 +21,8 @@ _BEFORE = 80  # bytes before it in a line: times and ranks that launchers print
 _HEAD = re.compile(r"(STALL|FAIL|WARN|ERROR|PASS|SKIP) (.*)")
 # Lines below a sentence that do not belong to it (render/job_run_text.py).
 _DETAIL = re.compile(
-    r"do: |then ranks: |kernel log: |not read: |its output: |verdict: |dumps and error files: |dumps of the flight recorder: |the job continues|it is ended now"
+    r"do: |then ranks: |kernel log: |not read: |its output: |verdict: |dumps and error files: |"
+    r"dumps of the flight recorder: |the job continues|it is ended now"
 )
 _CODE = re.compile(r" \[(job\.\w+)\]")
 _RANK = re.compile(r"^(?:the job stood still for [^:]*: )?rank (\d+)\b")

@@ -22,7 +22,8 @@ _ZEROS = b"0" * DIGEST_DIGITS
 _HEADS = {
     JSON: re.compile(rb'\{"schema": "(gpudiag\.receipt/[0-9]+)", "digest": "sha256:([0-9a-f]{64})"'),
     PAGE: re.compile(
-        rb'<!doctype html>\n<html lang="en" data-schema="(gpudiag\.receipt/[0-9]+)" data-digest="sha256:([0-9a-f]{64})">'
+        rb'<!doctype html>\n<html lang="en" data-schema="(gpudiag\.receipt/[0-9]+)"'
+        rb' data-digest="sha256:([0-9a-f]{64})">'
     ),
 }
 # JSON may write them so, and a page needs them so: the document in the page is the file, byte for byte.

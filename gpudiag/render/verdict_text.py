@@ -49,7 +49,8 @@ def _echoes(echoes: tuple[Echo, ...], style: Style) -> list[str]:
     for echo in echoes[: style.most(_MOST_ECHOES)]:
         who = f" by {name_ranks(echo.ranks)}" if echo.ranks else ""
         hosts = (
-            f" on {', '.join(one_line(host, 40) for host in echo.hosts[:4])}{' and more' if len(echo.hosts) > 4 else ''}"
+            f" on {', '.join(one_line(host, 40) for host in echo.hosts[:4])}"
+            f"{' and more' if len(echo.hosts) > 4 else ''}"
             if echo.hosts
             else ""
         )

@@ -79,7 +79,8 @@ _PROCESS = re.compile(r"\bpid (\d+)(?: \((?:[^()]|\([^()]*\))*\))?")  # with its
 _RUNS_LOOP = re.compile(r"\b(asyncio|uvloop)\.run\(|\.run_(until_complete|forever)\(")
 # Functions of the kernel that wait for blocks to be read or written (mm/filemap.c, block/, fs/jbd2, fs/xfs).
 _DISK_AT_WORK = re.compile(
-    r"^(io_schedule|folio_wait|wait_on_|blk_|rq_qos|submit_bio|balance_dirty|jbd2_|xfs_|ext4_|btrfs_|bit_wait_io)"
+    r"^(io_schedule|folio_wait|wait_on_|blk_|rq_qos|submit_bio|balance_dirty|jbd2_|xfs_|ext4_|btrfs_|"
+    r"bit_wait_io)"
 )
 # What a compiler's process never waits for where it goes on; for a server, as of a cache, it may.
 _COMPILER_HELD = re.compile(r" the FIFO | the lock on | the terminal |is stopped")

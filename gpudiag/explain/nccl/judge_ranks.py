@@ -13,7 +13,8 @@ from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclInterface
 
 # What may differ between ranks or hosts of a healthy job.
 _OF_ONE_RANK = re.compile(
-    r"NCCL_(?:DEBUG\w*|HOSTID|COMM_ID|\w*_FILE|\w*DUMP\w*|RAS_ADDR|MNNVL_\w+|CUDA_PATH|CONF_FILE|\w+_CPUSET|VERSION|TESTS_\w+)"
+    r"NCCL_(?:DEBUG\w*|HOSTID|COMM_ID|\w*_FILE|\w*DUMP\w*|RAS_ADDR|MNNVL_\w+|CUDA_PATH|CONF_FILE|\w+_CPUSET|"
+    r"VERSION|TESTS_\w+)"
 )
 _OF_ONE_HOST = re.compile(r"NCCL_(?:\w*IFNAME|IB_HCA|\w*ADDR_RANGE)")
 # What every rank reads before its first communicator is made: one without a line for it does not have it.

@@ -15,7 +15,8 @@ from gpudiag.explain.nccl.facts import Head
 MARK = b"NCCL "
 _LEVEL = re.compile(r"NCCL (?:INFO|WARN) ")
 _HEAD = re.compile(
-    r"(?P<host>[^\s:\[\]<>|]*):(?P<pid>\d+):(?P<thread>\d+) \[(?P<gpu>-?\d+)\] (?:\S+:\d+ (?:\(\w+\) )?)?NCCL (?:INFO|WARN) "
+    r"(?P<host>[^\s:\[\]<>|]*):(?P<pid>\d+):(?P<thread>\d+) \[(?P<gpu>-?\d+)\] "
+    r"(?:\S+:\d+ (?:\(\w+\) )?)?NCCL (?:INFO|WARN) "
 )
 # People take host and pid off what they post, or put words in their place.
 _HEAD_END = re.compile(r"(?:([^\s:\[\]<>|]*):(\w+):(\w+) )?\[(-?\d+)\] (?:\S+:\d+ (?:\(\w+\) )?)?$")

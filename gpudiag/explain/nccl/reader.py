@@ -32,7 +32,8 @@ _NET = re.compile(r"NET/(.+?)/(\d+)(?:\((\d+)\))?((?:/[\w()-]+)*)$")
 _PEER_WAYS = ("IPC", "CUMEM", "MNNVL", "direct pointer", "indirect")
 _INIT = re.compile(
     r"comm (0x\w+) rank (\d+) nranks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId (0x\w+))?"
-    r"(?: parent (0x\w+)(?: (?:splitCount|childCount) (\d+))? color (-?\d+) key -?\d+ ?(?:commId (0x\w+))?)? ?- Init (START|COMPLETE)"
+    r"(?: parent (0x\w+)(?: (?:splitCount|childCount) (\d+))? color (-?\d+) key -?\d+ ?"
+    r"(?:commId (0x\w+))?)? ?- Init (START|COMPLETE)"
 )
 _LAYOUT = re.compile(
     r"comm (0x\w+) rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank \d+ MNNVL (\d)"

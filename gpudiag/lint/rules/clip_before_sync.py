@@ -108,7 +108,8 @@ def _judge(program: Program, step: Step) -> Mistake | None:
             with_replaced(
                 program,
                 step.node,
-                f"{ast.unparse(model) if model else 'model'}.clip_grad_norm_({ast.unparse(limit) if limit else '1.0'})",
+                f"{ast.unparse(model) if model else 'model'}"
+                f".clip_grad_norm_({ast.unparse(limit) if limit else '1.0'})",
             ),
         )
     return None

@@ -172,7 +172,8 @@ def _file(pid: int, path: str) -> Awaited:
     if path.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
         return Awaited("terminal", shown)
     system = find_file_system(pid, path)
-    if path.startswith("/dev/") and not path.startswith("/dev/shm"):  # noqa: S108 - it is compared, not written
+    # The path is compared, not written.
+    if path.startswith("/dev/") and not path.startswith("/dev/shm"):  # noqa: S108
         return Awaited("device", shown, system)
     far = system.partition(" ")[0] in _FAR_FILE_SYSTEMS
     kind = "file"

@@ -109,7 +109,8 @@ class ForkServer:
         self._replies: dict[int, dict[str, Any]] = {}  # what is known of each fork, by its number
         self._numbers = 0
         self._lost = False
-        self._output = open(os.memfd_create("gpudiag-torch-output"), "w+b")  # noqa: SIM115 - closed with the server
+        # The file is closed with the server.
+        self._output = open(os.memfd_create("gpudiag-torch-output"), "w+b")  # noqa: SIM115
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._program: Program | None = None
