@@ -1,7 +1,7 @@
 """Precision, recall and speed of `gpudiag lint` on its examples, planted mistakes, and good scripts.
 
     python -m benchmarks.lint_corpus            what is found of what is planted, by rule
-    python -m benchmarks.lint_corpus --files N  seconds for N files, copies of the corpus under other names (1,000)
+    python -m benchmarks.lint_corpus --files N  seconds for N files (1,000): copies of the corpus, renamed
 
 Beside it stands what a user could do without it: grep for the words that the mistakes have in common.
 """

@@ -1,6 +1,7 @@
-"""What the service costs, and how it behaves under load; on loopback, on 8 simulated GPUs.
+r"""What the service costs, and how it behaves under load; on loopback, on 8 simulated GPUs.
 
-    python benchmarks/service_load.py [--clients 500] [--seconds 60] [--rate 1000] [--others FOLDER] [--scenario gh200+busy:0+driver-costs] [--alone]
+    python benchmarks/service_load.py [--clients 500] [--seconds 60] [--rate 1000] [--others FOLDER] \
+        [--scenario gh200+busy:0+driver-costs] [--alone]
 
 Prints processor shares and memory of service and sampler, idle and with that many listeners of the live
 stream; how late a tick reaches them; the latency of /api/v1/devices at a rate that does not wait, on a

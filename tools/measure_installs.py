@@ -1,6 +1,7 @@
-"""Installs gpudiag in every way of docs/install.md, under each Python, and prints the costs.
+r"""Installs gpudiag in every way of docs/install.md, under each Python, and prints the costs.
 
-    python -m tools.measure_installs [--pythons PYTHON ...] [--single-file FILE | --release FOLDER] [--ways WAY ...]
+    python -m tools.measure_installs [--pythons PYTHON ...] \
+        [--single-file FILE | --release FOLDER] [--ways WAY ...]
 
 Each way starts from nothing: a new virtual environment (its making is counted) and pip's own download cache
 as it is. Then `gpudiag preflight --level instant` must end as it should on a simulated machine with a lost

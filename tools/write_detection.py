@@ -118,8 +118,8 @@ INJECTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _HEAD = """# Detection
 
 Every fault that a simulated machine can have, what gpudiag should find, and what it found. Written by
-`python -m tools.write_detection`, which runs each row; a test holds the page against the runs. `3` behind a code is
-the NVML index of the GPU it is about.
+`python -m tools.write_detection`, which runs each row; a test holds the page against the runs. `3` behind a
+code is the NVML index of the GPU it is about.
 
 """
 

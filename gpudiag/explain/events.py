@@ -204,8 +204,8 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             events.append(
                 Event(
                     standing, topic, shown.excerpt, log.name, number, shown.number, rank,
-                    job.host_of(log, speaker, rank), speaker.pod or log.place.pod, shown.at or shown.before_at,
-                    shown.at is not None, log.attempt_at(shown.number), shown.where, shown.count,
+                    job.host_of(log, speaker, rank), speaker.pod or log.place.pod,
+                    shown.at or shown.before_at, shown.at is not None, log.attempt_at(shown.number), shown.where, shown.count,
                     _quality_of(topic, found), found.failure is None, last_line=shown.last,
                 )
             )  # fmt: skip

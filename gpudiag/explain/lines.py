@@ -139,7 +139,8 @@ class Level(IntEnum):
 _LEVELS = {
     "DEBUG": Level.DEBUG, "TRACE": Level.DEBUG, "D": Level.DEBUG, "INFO": Level.INFO, "I": Level.INFO,
     "NOTICE": Level.INFO, "WARNING": Level.WARNING, "WARN": Level.WARNING, "W": Level.WARNING,
-    "ERROR": Level.ERROR, "ERR": Level.ERROR, "E": Level.ERROR, "CRITICAL": Level.ERROR, "FATAL": Level.ERROR, "F": Level.ERROR,
+    "ERROR": Level.ERROR, "ERR": Level.ERROR, "E": Level.ERROR, "CRITICAL": Level.ERROR,
+    "FATAL": Level.ERROR, "F": Level.ERROR,
     "ABORT": Level.ERROR, "PANIC": Level.ERROR,
 }  # fmt: skip
 

@@ -95,8 +95,8 @@ _DRIVER = r"[4-9]\d\d\.\d{2,3}(?:\.\d\d)?"
 _CAPACITY = r"\d{1,4}[GM]B"
 _GPU_WORDS = (
     "NVIDIA|Tesla|Quadro|GeForce|GRID|TITAN|Titan|Jetson|AGX|Orin|Thor|Xavier|\\(nvgpu\\)|RTX|GTX|MX|PRO|Pro|"
-    "Ti|SUPER|Super|Ada|Blackwell|Generation|Laptop|GPU|Max-Q|with|Design|Server|Workstation|Edition|NVL|PCIe|"
-    "SXM|HBM2e?|HBM3e?|MIG|Xp|V|RT|D|Black",
+    "Ti|SUPER|Super|Ada|Blackwell|Generation|Laptop|GPU|Max-Q|with|Design|Server|Workstation|Edition|NVL|"
+    "PCIe|SXM|HBM2e?|HBM3e?|MIG|Xp|V|RT|D|Black",
     r"[A-Z]{1,3}\d{1,4}[A-Z]{0,2}",  # H100, L40S, RTX's A6000, GB200
     r"[A-Z]{1,2}\d{2,4}[A-Z]?-(?:SXM\d?|PCIE|PG\d{3}|\d{1,2}[ABCQ]|DGXS)(?:-\d{1,4}GB)?(?:-LS|-N)?",
     r"\d{3,4}[A-Z]?",  # GeForce RTX 4090

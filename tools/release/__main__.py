@@ -1,6 +1,7 @@
-"""Builds everything that a version is handed out as, into one folder: `make release`.
+r"""Builds everything that a version is handed out as, into one folder: `make release`.
 
-    python -m tools.release [--folder FOLDER] [--without PART,...] [--key FILE] [--image-repository NAME] [--tag TAG]
+    python -m tools.release [--folder FOLDER] [--without PART,...] [--key FILE] \
+        [--image-repository NAME] [--tag TAG]
 
 Wheel, sdist, single file, deb, rpm, chart, image, SBOM, checksums and their signature. A part that cannot be
 built here is named with the reason, and the exit status is 1, unless --without names it. RELEASE.md in the
