@@ -2,7 +2,8 @@
 
     python -m benchmarks.hang_matrix --times 5               14 kinds of hang, on jobs of 4 gloo ranks
     python -m benchmarks.hang_matrix --healthy 100           looks at healthy jobs: none may be accused
-    python -m benchmarks.hang_matrix --shapes                jobs of other shapes: DDP, FSDP, loaders, locks ...
+    python -m benchmarks.hang_matrix --shapes                jobs of other shapes: DDP, FSDP, loaders, locks,
+                                                             servers ...
     python -m benchmarks.hang_matrix --threads               threads, process groups and compilers beside the
                                                              main thread, ranks started by hand
     python -m benchmarks.hang_matrix --threads --healthy 12  the same, of jobs that go on

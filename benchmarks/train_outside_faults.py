@@ -1,4 +1,4 @@
-r"""Does `gpudiag train` name the cause of a fault that was planted from outside, on two, three and four ranks?
+r"""Does `gpudiag train` name the cause of a fault planted from outside, on two, three and four ranks?
 
 Plants each fault of the folder planted in the ranks' interpreter (a patch of torch or DeepSpeed behind
 gpudiag's back), and holds the first finding against the cause that must be named: its code, its rank, and

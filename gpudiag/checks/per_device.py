@@ -1,4 +1,4 @@
-"""Judging GPU by GPU: one that cannot be read costs only itself; and how counters moved since an earlier snapshot.
+"""Judges GPU by GPU: an unreadable one costs only itself; and how counters moved since an earlier snapshot.
 
 A GPU that gives no readings at all is reported by `gpu.lost` and `gpu.hung`, and by no other check.
 

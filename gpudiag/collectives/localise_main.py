@@ -1,4 +1,4 @@
-"""The entry point of a rank of a localisation: exchange data with the ranks that rank 0 names, round by round.
+"""The entry point of a rank of a localisation: exchange data with the ranks that rank 0 names, by rounds.
 
 All messages between the ranks go through the store of their rendezvous: a group of all ranks would break with
 the first bad link.
@@ -148,7 +148,7 @@ class _Member:
         self._board.put("left", self._rank, True)
 
     def take_part(self, current: Round, in_turn: bool, seconds: float) -> None:
-        """Exchange data with this rank's partners in that round, about `seconds` with each, and write the results."""
+        """Exchange data with this rank's partners, about `seconds` with each, and write the results."""
         self._progress.enter_stage(MEASURE)  # again: a round is progress, and idle ranks wait for theirs
         own = [
             (place, pair)

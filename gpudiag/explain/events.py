@@ -43,8 +43,7 @@ _ECHO = re.compile(
     r"ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|Node failure|"
     r"unhandled system error"
 )
-# Exceptions of these kinds are a rank's own failure where its own code raised them, as when it reads a file
-# or calls a program.
+# These are a rank's own failure where its own code raised them, as when it reads a file or calls a program.
 _ANYWHERE = re.compile(
     r"^(?:\w+\.)*(?:EOFError|Connection\w*Error|BrokenPipeError|TimeoutError|CalledProcessError|"
     r"\w*[Tt]imeout)\b"
@@ -205,8 +204,9 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
                 Event(
                     standing, topic, shown.excerpt, log.name, number, shown.number, rank,
                     job.host_of(log, speaker, rank), speaker.pod or log.place.pod,
-                    shown.at or shown.before_at, shown.at is not None, log.attempt_at(shown.number), shown.where, shown.count,
-                    _quality_of(topic, found), found.failure is None, last_line=shown.last,
+                    shown.at or shown.before_at, shown.at is not None, log.attempt_at(shown.number),
+                    shown.where, shown.count, _quality_of(topic, found), found.failure is None,
+                    last_line=shown.last,
                 )
             )  # fmt: skip
     return events
@@ -298,7 +298,7 @@ def _standing_of_raised(raised: Raised) -> Standing:
 
 
 def _origins(facts: LogFacts) -> list[Raised]:
-    """The exceptions that only an echo was raised from, such as that of a process group that is taken down."""
+    """The exceptions that only an echo was raised from, as that of a process group that is taken down."""
     reported = {raised.inner_text for raised in facts.raised if not _ECHO.search(raised.text)}
     return [raised for raised in facts.inner if raised.text not in reported and not _ECHO.search(raised.text)]
 
@@ -344,7 +344,7 @@ def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
 
 
 def _rank_of_table(log: LogOfJob, aborted: bool = False) -> int | None:
-    """The rank that a line without a prefix must be of: the one that the launcher saw fail, or abort, by itself."""
+    """The rank of a line without a prefix: the one that the launcher saw fail, or abort, by itself."""
     silent = _silent_in_table(log, aborted)
     first = next(
         (gone.rank for gone in log.facts.of_ranks.exits if gone.is_first and gone.rank in silent), None
@@ -358,7 +358,7 @@ def is_foreign(line: LogLine) -> bool:
 
 
 def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
-    """The last line that calls itself an error, where the log ends with it or a launcher reports that a rank failed."""
+    """The last line that calls itself an error, if the log ends with it or a launcher saw a rank fail."""
     line = log.facts.last_error
     if line is None or log.facts.raised or log.facts.went_on(line.number):
         return []

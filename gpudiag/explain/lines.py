@@ -284,7 +284,7 @@ def _speaker(text: str, prefixes: dict[str, str]) -> Speaker:
 
 
 def _of_json(text: str) -> str:
-    """The text in a line of JSON: docker's `log`, a logger's level, message and exception; else the line itself."""
+    """The text in a line of JSON: docker's `log`, a logger's level, message, exception; else the line."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
@@ -316,7 +316,7 @@ def _of_json(text: str) -> str:
 
 
 def _of_error_file(message: dict[str, Any]) -> str:
-    """The text in torchrun's error file of a rank: its time, in whole seconds since 1970, and its traceback."""
+    """The text in torchrun's error file of a rank: its time, in whole seconds since 1970, and traceback."""
     extra = message.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
     stack, words, seconds = (

@@ -216,7 +216,7 @@ class LogFacts:
 
     @property
     def progress(self) -> list[LogLine]:
-        """The last lines that show progress, taken apart when they are first asked for: few logs need them."""
+        """The last lines that show progress, taken apart when first asked for: few logs need them."""
         if self._steps is None:
             self._steps = [line for number, raw in self.lately for line in _steps_in(number, raw)]
         return self._steps
@@ -240,7 +240,7 @@ class LogFacts:
         return self.unknown.counted(moved_on=self.done_at > last or self.moved_after(last))
 
     def went_on(self, number: int, at: datetime | None = None, speaker: Speaker = NOBODY) -> bool:
-        """Whether the run went on after that line, printed at that time: other steps, or lines of the same rank."""
+        """Whether the run went on after that line, printed then: other steps, or lines of the same rank."""
         if self.done_at > number:
             return True
         if sum(later > number for later, _ in self.lately) == 0:

@@ -83,7 +83,7 @@ def parse_log_path(name: str, shared: int = 0) -> LogPath:
 
 
 def without_previous(name: str) -> str:
-    """The name of a container's log for that of its life before: `kubectl logs --previous` has none of its own."""
+    """The name of a container's own log for that of its life before, by `kubectl logs --previous`."""
     return _PREVIOUS.sub("", name, count=1)
 
 

@@ -53,5 +53,5 @@ def meaning_of(text: str) -> str:
 
 
 def remedy_of(text: str) -> str:
-    """What to do about an error of this kind, where that is not to fix the line that raised it; else empty."""
+    """What to do about an error of this kind; empty where that is to fix the line that raised it."""
     return next((remedy for kind, _, remedy in _KINDS if re.search(kind, text)), "")

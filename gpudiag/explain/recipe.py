@@ -39,7 +39,7 @@ _LOOKS_LIKE_A_PATH = re.compile(r"[^\s:]*[/\\][^\s:]*|[^\s]+\.(?:log|out|err|txt
 
 
 def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
-    """The explanation of a finding code, a check, an Xid, a known failure, of logs (`-`: standard input) or of a text.
+    """The explanation of a code, a check, an Xid, a known failure, a text, or logs (`-`: standard input).
 
     Raises:
         UsageError: there is nothing of that name (the nearest is named), or a log cannot be opened.

@@ -1,4 +1,4 @@
-"""What `gpudiag run` reported on a job: its lines among the job's own in a log, or its verdict, a JSON document.
+"""What `gpudiag run` reported on a job: its lines among the job's own in a log, or its verdict as JSON.
 
 It watched the job while it ran, so its report is the answer where the logs alone name no cause; a cause that
 they name is reported beside it.
@@ -58,7 +58,7 @@ class RunReports:
         self._part = ""  # what the next indented line goes on with
 
     def watch(self, log: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-        """The lines given; those of `gpudiag run` are kept, and passed on as empty: they are not the job's."""
+        """The lines, with those of `gpudiag run` kept and passed on as empty: they are not the job's."""
         for number, raw in lines:
             place = raw.find(_MARK)
             if place < 0 or place > _BEFORE:

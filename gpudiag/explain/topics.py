@@ -111,7 +111,7 @@ def explain_sxid(code: int) -> Explanation:
 
 
 def explain_cuda_error(number: int) -> Explanation:
-    """What an error of CUDA means and asks for: the known failure that it shows, under its own number and names."""
+    """What an error of CUDA means and asks for: its known failure, under its own number and names."""
     error = cuda_errors().get(number)
     if error is None:
         return Explanation(

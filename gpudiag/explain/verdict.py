@@ -113,7 +113,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
 
 
 def _is_farewell(job: Identities, event: Event) -> bool:
-    """Whether a rank warns that it lost another one that had ended well: the job logged that it is complete."""
+    """Whether a rank warns that it lost another that had ended well: the job logged that it is complete."""
     if event.topic not in _LOST or read_level(event.text) is not Level.WARNING:
         return False
     if any(gone.code for log in job.logs for gone in log.facts.of_ranks.exits):

@@ -289,7 +289,7 @@ def _operation_by_rows(rows: list[_Row]) -> str:
 
 
 def _is_unchecked(wrong: str) -> bool:
-    """Whether an operation is not done in place: its result there is not compared, or, in the old column, is off by 1."""
+    """Whether it is not done in place: that result is not compared, or, in the old column, is off by 1."""
     return wrong == "N/A" or ("e" in wrong and (_number(wrong) or 0.0) >= 1)
 
 

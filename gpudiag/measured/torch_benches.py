@@ -1,4 +1,4 @@
-"""Tables of collectives that torch's benches print: all_reduce_bench of the ML Engineering book, and DeepSpeed's."""
+"""Tables that torch's collective benches print: all_reduce_bench of the ML Engineering book, DeepSpeed's."""
 
 import re
 from dataclasses import dataclass, field, replace

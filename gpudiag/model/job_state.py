@@ -1,4 +1,4 @@
-"""The nouns of what a job reports about itself: torch's flight recorder, NCCL's RAS subsystem, torch's debug server.
+"""What a job reports about itself: torch's flight recorder, NCCL's RAS subsystem, torch's debug server.
 
 They are what the readers of `gpudiag.probe.job` return and what `gpudiag.checks.job` judges; nothing in them
 was decided. A sequence number counts the collectives that one rank has launched in one process group.
@@ -202,7 +202,7 @@ class RasLooks:
 
 @dataclass(frozen=True, slots=True)
 class DebugAnswers:
-    """What torch's debug server reported on the ranks: stacks, flight records, counters of waiting, by rank."""
+    """What torch's debug server reported on the ranks: stacks, flight records, waiting counters, by rank."""
 
     address: str
     records: tuple[FlightRecord, ...]

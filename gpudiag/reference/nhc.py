@@ -1,4 +1,4 @@
-"""An `nhc.conf` of LBNL NHC or AzNHC, line by line: which of gpudiag's checks look at the same, and what stays with NHC."""
+"""An `nhc.conf` of LBNL NHC or AzNHC by lines: which checks look at the same, and what stays with NHC."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ class NhcCheck:
 
 @dataclass(frozen=True, slots=True)
 class NhcLine:
-    """A line of the file that names a check: its number, the hosts that it is for, the check, and its arguments."""
+    """A line of the file that names a check: its number, its hosts, the check, and the check's arguments."""
 
     number: int
     target: str

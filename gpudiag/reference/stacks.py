@@ -49,7 +49,7 @@ _STANDARD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What the stack's innermost frames do for the user's line: the library's waiting call, if it is known."""
+    """What the stack's innermost frames do for the user's line: the library's waiting call, if known."""
 
     own: Frame | None  # the user's innermost line
     library: tuple[Frame, ...]  # frames inside it, innermost first

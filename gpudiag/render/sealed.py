@@ -32,7 +32,7 @@ _OF_HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A receipt's file: what it is, the digest that it states, that of its bytes, and the receipt's JSON in it."""
+    """A receipt's file: what it is, the digest that it states, that of its bytes, and the receipt's JSON."""
 
     kind: str  # json or page
     schema: str

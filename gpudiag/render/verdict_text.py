@@ -37,7 +37,7 @@ def render_verdict(verdict: Verdict, style: Style = PLAIN) -> list[str]:
 
 
 def label_of_frame(where: str) -> str:
-    """What the place of an exception is called: the user's own line, or the last one where all are a library's."""
+    """What an exception's place is called: the user's own line, or the last where all are a library's."""
     return "Raised at" if _LIBRARY.search(where) else "Your line"
 
 

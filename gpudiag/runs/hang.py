@@ -147,7 +147,7 @@ def look_here(
     watch_seconds: float = 0.0,
     deadline_seconds: float | None = None,
 ) -> HangReport:
-    """As `run_hang`, for one of several machines: where it finds no job, or cannot look, the report has the reason."""
+    """As `run_hang`, for one of several machines: where it finds no job, or cannot look, it reports why."""
     started = monotonic()
     try:
         return run_hang(
@@ -202,7 +202,7 @@ def _judge_all(
     watch_seconds: float = 0.0,
     until: float | None = None,
 ) -> list[JobVerdict]:
-    """The verdicts; what is not decided by the first looks is looked at again, when the limits have passed."""
+    """The verdicts; what the first looks do not decide is looked at again, when the limits have passed."""
     return [_judge(job, limits, started, watch_seconds, until) for job in jobs]
 
 
@@ -214,9 +214,9 @@ def _is_left(until: float | None, seconds: float) -> bool:
 def _judge(
     job: Job, limits: HangLimits | None, started: float, watch_seconds: float, until: float | None = None
 ) -> JobVerdict:
-    """The verdict, after as many looks as it takes: once more after each limit, then for as long as the job is watched.
+    """The verdict, after as many looks as it takes: one after each limit, then while the job is watched.
 
-    None is begun that could not end by `until` (`time.monotonic`).
+    No look is begun that could not end by `until` (`time.monotonic`).
     """
     limits = limits or HangLimits()
     verdict = judge_job(job, limits)

@@ -1,4 +1,4 @@
-"""The jobs of several processes on this machine, watched by a child (runs/node_watch.py): which of them stand still, and why.
+"""Jobs of several processes here, watched by a child (runs/node_watch.py): which stand still, and why.
 
 Nothing here waits. A standstill is a finding until the job goes on or ends; where the child gives no answer,
 that is reported, for a job that nobody looks at must not look well.

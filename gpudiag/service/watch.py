@@ -182,7 +182,7 @@ class MachineWatch:
         self._set_pace()
 
     async def freshen(self, seconds: float) -> None:
-        """Return once there are numbers of this second, or after `seconds`: who scrapes is no one who stays and looks.
+        """Return once there are numbers of this second, or after `seconds`: a scraper does not stay to look.
 
         So the pace stays, and the GPUs are read once, out of turn.
         """

@@ -1,4 +1,4 @@
-"""The machine beside its GPUs: who it is and its verdict, and what its processors, memory, network and disks do."""
+"""The machine beside its GPUs: name and verdict, and what processors, memory, network and disks do."""
 
 from datetime import datetime
 
@@ -20,7 +20,7 @@ _BAR_CELLS = 8
 
 
 def header_lines(frame: Frame, choice: Choice, width: int, glyphs: Glyphs, now: float) -> tuple[Line, ...]:
-    """The first lines: the machine and its verdict, what is wrong with the look itself, and the host's load."""
+    """The first lines: the machine and its verdict, what is wrong with the look, and the host's load."""
     live = frame.live
     lines = [_title(frame, choice, width, now)]
     trouble = _trouble(frame, now)

@@ -1,4 +1,4 @@
-"""The table of machines, where several are watched: the worst first, and one that does not answer with since when."""
+"""The table of several watched machines: the worst first, and since when one does not answer."""
 
 from collections.abc import Sequence
 from statistics import fmean

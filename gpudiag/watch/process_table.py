@@ -1,4 +1,4 @@
-"""The table of processes: who started whom, where each belongs, and its share of the GPU, sorted and filtered."""
+"""The table of processes: who started whom, where each belongs, its share of the GPU; sorted and filtered."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

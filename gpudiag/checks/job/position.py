@@ -1,4 +1,4 @@
-"""What one rank does, from its looks: the kind of wait or work, its words and line, since when, if it moves."""
+"""What one rank does, by its looks: the kind of wait or work, words, line, since when, whether it moves."""
 
 import re
 from collections.abc import Sequence
@@ -251,7 +251,7 @@ def _name_loop(loop: str, frame: Frame | None) -> str:
 
 
 def _spins_for_ranks(main: ThreadLook, call: Call, gpu_wait: GpuWait | None) -> bool:
-    """Whether a thread that uses a processor in a collective waits there, and computes no backward or hook."""
+    """Whether a thread that uses a processor in a collective waits there, and runs no backward or hook."""
     if main.native:
         return find_native_wait(main.native) is not None
     return call.frame is not None or gpu_wait is not None
@@ -437,7 +437,7 @@ def _is_on_disk(main: ThreadLook) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """What the worker, program or thread does that a rank waits for, whether it moves, and since when it is there."""
+    """What the worker, program or thread that a rank waits for does, whether it moves, and since when."""
 
     words: str = ""
     moves: bool = False

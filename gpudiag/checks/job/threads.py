@@ -41,7 +41,7 @@ def with_training_threads(job: Job) -> Job:
 
 
 def _training_function(look: ProcessLook, *, may_poll: bool) -> tuple[str, str] | None:
-    """The function with which a thread began that is in a collective, while the main one waits for a thread."""
+    """The function that a thread in a collective began with, while the main thread waits for a thread."""
     if look.main is None or not _only_waits(look.main, may_poll=may_poll):
         return None
     for thread in look.threads:

@@ -1,4 +1,4 @@
-"""The verdict on a running job: which ranks wait, for whom, and who is to blame; or that it is not hanging."""
+"""The verdict on a running job: which ranks wait, for whom, who is to blame; or that it does not hang."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -99,7 +99,7 @@ def _without(libraries: LibraryEvidence, used: Sequence[Difference]) -> LibraryE
 
 
 def judge_positions(job: Job, positions: Sequence[Position], limits: HangLimits) -> tuple[Finding, ...]:
-    """The findings for ranks whose positions the ranks themselves report, and their flight records, the worst first."""
+    """The findings by the positions that ranks report of themselves, and by flight records, worst first."""
     alive = tuple(one for one in positions if one.kind != at.GONE)
     libraries = judge_libraries(job)
     findings, used = _judge(job, positions, alive, limits, libraries)
@@ -109,7 +109,7 @@ def judge_positions(job: Job, positions: Sequence[Position], limits: HangLimits)
 
 
 def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
-    """Whether another look in some seconds could not change the verdict: nothing stands still for too short a time.
+    """Whether another look in some seconds would change nothing: nothing stands still for too short a time.
 
     A job of which nothing was seen to move, and of which nothing is reported, is not decided: it may have
     hung a moment ago.
@@ -178,7 +178,7 @@ def _judge_nothing_moves(job: Job, alive: Sequence[Position]) -> tuple[Finding, 
 def _judge_long_waits(
     job: Job, positions: Sequence[Position], limits: HangLimits, libraries: LibraryEvidence
 ) -> tuple[Finding, ...]:
-    """The finding for ranks that have waited for long while others move, without another finding: it is no hang yet."""
+    """The finding for ranks that wait for long while others move and nothing else is found: no hang yet."""
     waiting = [
         group
         for group in group_alike(positions)
@@ -234,7 +234,7 @@ def _judge(
 
 
 def _needs_gpus(waiters: Waiters) -> bool:
-    """Whether ranks wait for their GPUs, or spin in one collective that fits: the network, or a kernel before it."""
+    """Whether ranks wait for GPUs, or spin in one collective that fits: the network, or an earlier kernel."""
     if any(one.waits_for_gpu for one in waiters.positions):
         return True
     return len(waiters.groups) == 1 and any(one.busy for one in waiters.positions)
@@ -297,7 +297,7 @@ def _judge_others(
 
 
 def _not_in(group: Group, waiters: Waiters) -> str:
-    """`rank 2 is not in the all_reduce (train.py:10) that ranks 0, 1 and 3 wait in, 41 s so far: it sleeps at data.py:6`."""
+    """`rank 2 is not in the all_reduce (a.py:10) that rank 1 waits in, 41 s so far: it sleeps at b.py:6`."""
     head = group.head
     pronoun = "it" if len(group.positions) == 1 else "they"
     line = f" at {head.where}" if head.where else ""

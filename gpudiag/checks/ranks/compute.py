@@ -313,7 +313,7 @@ def compute_heat(context: Context) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class HeatSlope:
-    """A GPU's temperature over the last third of a load: the last one, and the change in degrees Celsius per minute."""
+    """The last temperature in the last third of a load, and its change in degrees Celsius per minute."""
 
     last_celsius: float
     celsius_per_minute: float

@@ -136,7 +136,7 @@ def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFact
 
 
 def _split_settings(job: Job, name: str, values: dict[str | None, list[ProcessFacts]]) -> NcclFinding:
-    """The finding for several values of a variable of which none has a majority: all are named, nobody is blamed."""
+    """The finding for a variable whose values have no majority: all are named, nobody is blamed."""
     holders = {
         value: [one for process in processes for one in job.who(process)]
         for value, processes in values.items()

@@ -26,7 +26,7 @@ NOBODY = Head("", 0, 0, -1)
 
 
 class LineReader:
-    """Takes lines apart, and remembers the heads that it has seen: the same few stand before all lines of a job."""
+    """Takes lines apart, and remembers the heads that it has seen: a few stand before all lines of a job."""
 
     def __init__(self) -> None:
         self._heads: dict[str, Head] = {}

@@ -1,4 +1,4 @@
-"""Reads the messages that describe a process: its interfaces, NICs, plugins, variables, and what NCCL does without."""
+"""Reads messages that describe a process: its interfaces, NICs, plugins, variables, what NCCL lacks."""
 
 import re
 from collections.abc import Callable

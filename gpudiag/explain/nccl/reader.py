@@ -141,7 +141,7 @@ class NcclReader:
     def _communicator_of(
         self, process: ProcessFacts, head: Head, source: int, destination: int
     ) -> CommunicatorFacts:
-        """The communicator that a line about a channel belongs to: the thread's, else the largest that fits."""
+        """The communicator of a line about a channel: the thread's, else the largest that fits."""
         current = process.of_thread.get(head.thread)
         if current is not None:
             return current

@@ -1,4 +1,4 @@
-"""torchrun before it has ranks: its rendezvous by its command line, its stack and the kernel's list of connections."""
+"""torchrun before it has ranks: its rendezvous, by command line, stack and the kernel's connections."""
 
 import re
 import time
@@ -161,7 +161,7 @@ def _where(frames: Sequence[RawFrame]) -> str:
 
 
 def _entered(frames: Sequence[RawFrame]) -> Reading[float]:
-    """How many seconds ago the agent entered the rendezvous, by the variable `start` of torch's own timing around it."""
+    """Seconds since the agent entered the rendezvous, by the `start` of torch's own timing around it."""
     for frame in frames:
         values = {one.name: one.value for one in frame.variables}
         if values.get("key", "").strip("\"'") == _ENTERS:

@@ -147,7 +147,7 @@ def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
 
 
 def _read_main(pid: int) -> Sequence[RawFrame]:
-    """The main thread's frames; tried again where py-spy is late, for whole jobs are distinguished by them."""
+    """The main thread's frames, tried again where py-spy is late: they distinguish whole jobs."""
     for _ in range(_TRIES):
         read = read_stacks(pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
         if not isinstance(read, Missing):

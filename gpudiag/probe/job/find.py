@@ -1,4 +1,4 @@
-"""Jobs on this machine: which processes are ranks of which job, by the variables of their launchers, or by their stacks."""
+"""Jobs on this machine: which processes are ranks of which job, by launchers' variables, or by stacks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -76,7 +76,7 @@ class FoundJob:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Every process that belongs to the job, its launcher and those above it that start nothing else included."""
+        """Every process of the job, its launcher and those above it that start nothing else included."""
         own = {rank.process.pid for rank in self.ranks} | {one.pid for one in self.servers}
         below = {one.pid for rank in self.ranks for one in rank.descendants}
         return frozenset(own | below | ({self.launcher_process.pid} if self.launcher_process else set()))
@@ -157,7 +157,7 @@ def find_known_job(processes: Mapping[int, Process], pids: Mapping[int, int], wo
 def _without_launchers_of_others(
     groups: Iterable[list[_Candidate]], processes: Mapping[int, Process]
 ) -> list[list[_Candidate]]:
-    """The groups without processes that started the ranks of another one: `srun torchrun` is no rank itself."""
+    """The groups without processes that started another group's ranks: `srun torchrun` is no rank itself."""
     listed = list(groups)
     found = []
     for members in listed:
@@ -252,7 +252,7 @@ def with_own_descendants(job: FoundJob) -> FoundJob:
 
 
 def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadMain) -> FoundJob:
-    """The job of a Python process without launcher variables: the process alone, or the children that it waits for.
+    """The job of a Python process without launcher variables: it alone, or the children that it waits for.
 
     `torch.multiprocessing.spawn` and `multiprocessing.Process` leave no variable; what distinguishes them
     from the workers of a data loader is that the parent does nothing but wait for them to end.

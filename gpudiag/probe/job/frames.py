@@ -1,4 +1,4 @@
-"""Frames of a rank with what distinguishes ranks: numbers and words in variables, tensors' shapes, groups, source lines."""
+"""A rank's frames, with what distinguishes ranks: variables, tensors' shapes, groups, source lines."""
 
 import ast
 import hashlib
@@ -218,7 +218,7 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
 
 
 def _guards_before(tree: ast.Module, node: ast.AST) -> list[str]:
-    """`after if rank not in members: continue (line 13)`: the conditions that lead away before a statement of the same block."""
+    """`after if rank not in members: continue (line 13)`: the conditions before it that lead away."""
     blocks = (
         block
         for parent in ast.walk(tree)
@@ -240,7 +240,7 @@ def _guards_before(tree: ast.Module, node: ast.AST) -> list[str]:
 
 
 def _describe_try(node: ast.Try, number: int) -> Iterator[str]:
-    """`try (line 8) whose except at line 12 goes on`, where the line is in its body and a handler swallows."""
+    """`try (line 8) whose except at line 12 goes on`, where its body has the line and a handler swallows."""
     if any(_has(one, number) for one in node.body):
         for handler in node.handlers:
             goes_on = not any(isinstance(one, ast.Raise) for one in ast.walk(handler))

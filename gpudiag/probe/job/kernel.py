@@ -55,7 +55,7 @@ class Schedule:
 
 
 class SchedulerClocks:
-    """The scheduler's clock of each processor, which counts neither interrupts nor time that a hypervisor took.
+    """Each processor's scheduler clock, which counts no interrupts and no time that a hypervisor took.
 
     So they drift apart, by seconds in an hour on a busy virtual machine: when a thread last ran is known by
     the clock of the processor that it ran on, which is read by running there for a moment.

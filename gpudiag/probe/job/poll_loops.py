@@ -1,4 +1,4 @@
-"""Loops that only ask whether something has come, by their source: `while not done(): sleep(1)`, `while flag[0] == 0: pass`.
+"""Loops that only ask if something has come, by source: `while not done(): sleep(1)`, `while not flag: pass`.
 
 Whoever is in one takes processor time, is seen at several lines and counts its attempts, and yet has done
 nothing. So a loop counts as polling only where nothing in its body can be work: it asks, it waits, it logs,
@@ -126,14 +126,14 @@ def _called(node: ast.AST) -> Iterator[str]:
 
 
 def _leaves(loop: ast.While, name: str) -> bool:
-    """Whether a function is only called where the loop ends: in a `raise`, or in what a `return` gives back."""
+    """Whether a function is called only where the loop ends: in a `raise`, or in what is returned."""
     inside = [one for one in ast.walk(loop) if isinstance(one, ast.Raise | ast.Return)]
     total = sum(called == name for called in _called(loop))
     return total == sum(called == name for one in inside for called in _called(one))
 
 
 def _is_leaving(loop: ast.While, number: int) -> bool:
-    """Whether a line of the loop works on what leaves it: `return load()` in a `try`, of a loop that tries again."""
+    """Whether a line works on what leaves the loop: `return load()` in a `try`, in a loop of attempts."""
     tries = [one for node in ast.walk(loop) if isinstance(node, ast.Try) for one in node.body]
     return any(
         isinstance(one, ast.Return)

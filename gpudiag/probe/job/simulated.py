@@ -1,4 +1,4 @@
-"""The jobs that stand still on a simulated machine, as its scenario has them: looks at real jobs, recorded."""
+"""The jobs that stand still on a simulated machine, by its scenario: looks at real jobs, recorded."""
 
 import json
 import os

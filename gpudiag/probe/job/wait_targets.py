@@ -264,7 +264,7 @@ def _choose(call: Call, numbers: list[int]) -> Awaited | None:
 
 
 def _rank_among_polled(one: Awaited) -> int:
-    """How much a descriptor among several shows, the most first: an event loop has a nameless socket by which it wakes itself."""
+    """How much a polled descriptor shows, the most first: an event loop wakes itself by a nameless socket."""
     kinds = ("socket", "fifo", "pipe", "terminal", "process")
     return len(kinds) if one.kind not in kinds or one.name == NAMELESS_SOCKET else kinds.index(one.kind)
 

@@ -1,4 +1,4 @@
-"""On which machines the processes are that meet at a file (`--init-method file:///PATH`): by cards that they put beside it.
+"""On which machines processes are that meet at a file (`--init-method file:///PATH`): by cards beside it.
 
 The file itself shows nothing of that, and ranks of one machine are started otherwise than those of several.
 """
@@ -47,7 +47,7 @@ def place_by_file(
     notice: Callable[[str], None] | None = None,
     variables: Mapping[str, str] = os.environ,
 ) -> RankEnvironment | None:
-    """The place of this process where it meets the others at a file: with rank 0's machine, if there are several.
+    """The place of this process where it meets others at a file: with rank 0's machine, if there are several.
 
     Any other environment stays as it is. `notice` is called after 5 s with what is waited for.
 

@@ -38,7 +38,7 @@ class TemplateProcess(Protocol):
         """How it ended, or minus the signal, once its socket closed, not reaped; None if unknown."""
 
     def end(self, deadline: float) -> None:
-        """Give it time to reap its ranks, then kill its process group, then have it reaped, until `time.monotonic`."""
+        """Let it reap its ranks, then kill its process group, then have it reaped, until `time.monotonic`."""
 
     def error_text(self) -> str:
         """What the process that it comes from wrote, where that failed; empty if nothing."""
@@ -80,7 +80,7 @@ class OwnTemplate:
         return None
 
     def end(self, deadline: float) -> None:
-        """End it; in this order, because the kernel cannot reuse the group's id before the template is reaped."""
+        """End it in this order: the kernel cannot reuse the group's id before the template is reaped."""
         patience = min(deadline, time.monotonic() + _PATIENCE_SECONDS)
         while not self._has_ended() and time.monotonic() < patience:
             time.sleep(0.002)

@@ -231,7 +231,7 @@ def _watch(
 
 
 def _may_be_elsewhere(environment: RankEnvironment) -> bool:
-    """Whether ranks may be on other machines: also where each process was given a loopback address by hand."""
+    """Whether ranks may be on other machines, also where each process got a loopback address by hand."""
     by_hand = environment.launcher in (Launcher.EXPLICIT, Launcher.VARIABLES)
     return environment.world_size > 1 and (by_hand or not environment.on_one_machine)
 

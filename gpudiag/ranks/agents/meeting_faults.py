@@ -167,7 +167,7 @@ class MeetingFaults:
 
 
 def _may_be_explained(incident: Incident) -> bool:
-    """Whether addresses or ports may be why: of ranks that are still meeting, and that did not fail by themselves."""
+    """Whether addresses or ports may be why: of ranks that still meet and did not fail by themselves."""
     if incident.stage not in (RENDEZVOUS, INIT):
         return False
     if incident.kind is IncidentKind.RAISED:

@@ -1,4 +1,4 @@
-"""Why this machine does not reach rank 0's: looked at step by step, name, address, port, and who answers there.
+"""Why this machine does not reach rank 0's: step by step, by name, address, port, and who answers there.
 
 torch reports the same for all of them, "client socket has timed out", and only after its whole timeout.
 """
@@ -247,7 +247,7 @@ class MeetingWatch:
         self._over.set()
 
     def look_on(self, report: Callable[[Reach | None], None]) -> None:
-        """After rank 0's agent was met, look once more, in a thread: its rank may be kept from the others by another server.
+        """Look once more in a thread, after rank 0's agent was met: another server may keep its rank away.
 
         `report` gets what was found in the way, or None.
         """
@@ -266,7 +266,7 @@ class MeetingWatch:
 
     @property
     def shut_out(self) -> OnlyOpenPort | None:
-        """That a firewall is between, once a further look has not found otherwise: then nothing is to be waited for.
+        """That a firewall is between, unless a further look found otherwise: then do not wait any longer.
 
         Rank 0 may have ended by then, as it found out too.
         """
@@ -451,7 +451,7 @@ def _protocol(first_line: str) -> str:
 
 
 def _greet(connection: socket.socket) -> tuple[bytes, str]:
-    """What the server replies to torch's greeting, or to the end of a line; and how the connection ended, if it did."""
+    """The server's reply to torch's greeting, or to a line's end, and how the connection ended, if it did."""
     connection.settimeout(_REPLY_SECONDS)
     for greeting in (_STORE_GREETING, _END_OF_LINES):
         try:
@@ -483,7 +483,7 @@ def _find_shut_out(
 
 
 def _answer(number: int) -> str:
-    """What an error of connect(2) is called in a note: the kernel's routes were good enough for the other port."""
+    """What a note calls an error of connect(2): the kernel's routes were good enough for the other port."""
     answers = {errno.ECONNREFUSED: Answer.REFUSED, errno.ETIMEDOUT: Answer.SILENT}
     return answers.get(number, Answer.PROHIBITED).value
 

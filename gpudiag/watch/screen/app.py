@@ -1,4 +1,4 @@
-"""The application: keys and the mouse change the choice, news change the frames, and either draws the picture anew."""
+"""The application: keys and mouse change the choice, news the frames, and either draws the picture anew."""
 
 import asyncio
 import signal
