@@ -67,8 +67,9 @@ def steering(text: str) -> list[str]:
         ("list", "--output", f"/nothing/{EVIL}.json"), ("explain", f"RuntimeError: CUDA error: {EVIL}"),
         ("serve", "--token-file", f"/nothing/{EVIL}"), ("simulate", EVIL, "--", "true"),
     ],
-    ids=lambda words: " ".join(words).encode("ascii", "replace").decode().translate({27: "?", 13: "?",
-        7: "?"})[:40],
+    ids=lambda words: (
+        " ".join(words).encode("ascii", "replace").decode().translate({27: "?", 13: "?", 7: "?"})[:40]
+    ),
 )  # fmt: skip
 def test_no_command_steers_the_terminal(planted, tmp_path, words, colour):
     done = run_on(planted, *words, GPUDIAG_STATE_DIR=str(tmp_path), **colour)

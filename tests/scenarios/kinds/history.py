@@ -143,12 +143,12 @@ KINDS = (
     Kind(
         "a history that cannot be read",
         (
-            *(WithoutHistory("a store that is no database", machine, UNREAD,
-                spoil=_garbage) for machine in ("h100x8", "gb200x4")),
-            *(WithoutHistory("a store that is a folder", machine, UNREAD,
-                spoil=Path.mkdir) for machine in ("v100x8", "rtx4090x2")),
-            *(WithoutHistory("a store that never answers", machine, UNREAD,
-                spoil=_fifo) for machine in ("a100x8", "l40sx8")),
+            *(WithoutHistory("a store that is no database", machine, UNREAD, spoil=_garbage)
+              for machine in ("h100x8", "gb200x4")),
+            *(WithoutHistory("a store that is a folder", machine, UNREAD, spoil=Path.mkdir)
+              for machine in ("v100x8", "rtx4090x2")),
+            *(WithoutHistory("a store that never answers", machine, UNREAD, spoil=_fifo)
+              for machine in ("a100x8", "l40sx8")),
             *(WithoutHistory("a new store", machine, spoil=lambda store: None) for machine in ("h100x8",
                 "gb200x4", "a6000x4")),
         ),

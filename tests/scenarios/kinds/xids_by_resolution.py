@@ -32,8 +32,8 @@ KINDS = (
     Kind(
         "an Xid that only the kernel log has",
         (
-            *(on(m, "79: power-cycle", xid(79, rest="GPU has fallen off the bus."),
-                "xid.hardware") for m in MACHINES),
+            *(on(m, "79: power-cycle", xid(79, rest="GPU has fallen off the bus."), "xid.hardware")
+              for m in MACHINES),
             on("h100x8", "119: reset", xid(119), "xid.hardware"),
             on("a100x8", "61, of an older driver: reset", xid(61), "xid.hardware"),
             on("b200x8", "173, of a newer driver: power-cycle", xid(173), "xid.hardware"),

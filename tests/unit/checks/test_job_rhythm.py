@@ -241,8 +241,15 @@ def test_who_evaluates_alone_while_the_others_spin_for_a_collective_is_not_slow(
     first = spent(0.5, 12)
     last = first[-1]
     for_seconds = range(1, 31)
-    alone = [replace(last, at_seconds=last.at_seconds + n, ran_seconds=last.ran_seconds + 0.45 * n,
-        queued_seconds=0.55 * n) for n in for_seconds]  # fmt: skip
+    alone = [
+        replace(
+            last,
+            at_seconds=last.at_seconds + n,
+            ran_seconds=last.ran_seconds + 0.45 * n,
+            queued_seconds=0.55 * n,
+        )
+        for n in for_seconds
+    ]
     spins = [replace(one, ran_seconds=one.ran_seconds - 0.01) for one in alone]
     evaluates = [Glance(15.0 + n, False, "train.py:111 in evaluate", "") for n in range(9)]
     waits = [Glance(15.0 + n, False, "train.py:155 in main", "ranks") for n in range(9)]

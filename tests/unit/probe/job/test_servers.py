@@ -220,11 +220,13 @@ def test_without_a_store_the_ranks_are_those_that_make_a_process_group() -> None
 NO_JOBS: dict[str, tuple[dict[int, Process], Stacks]] = {
     "workers of a loader": (engine(), {pid: (frame(DATALOADER, "_worker_loop"),) for pid in RANKS}),
     "a pool that computes": (engine(), {pid: (frame("work.py", "compute", rank="1"),) for pid in RANKS}),
-    "a sweep of single processes": (engine(), {pid: (frame(C10D, "init_process_group", world_size="1"),
-        ) for pid in RANKS}),
+    "a sweep of single processes": (
+        engine(), {pid: (frame(C10D, "init_process_group", world_size="1"),) for pid in RANKS},
+    ),
     "processes that are joined: a family": (
-        engine(), {CORE: (frame(JOIN, "join"),), **{pid: (frame(C10D, "init_process_group", world_size="4"),
-            ) for pid in RANKS}},
+        engine(),
+        {CORE: (frame(JOIN, "join"),),
+         **{pid: (frame(C10D, "init_process_group", world_size="4"),) for pid in RANKS}},
     ),
     "two torchruns of one shell in their rendezvous": (
         {}, {pid: (frame("/x/site-packages/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py",
