@@ -135,7 +135,7 @@ class OutputRead:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`gpudiag.judgement/1`: other programs' benchmarks: whether each fits what it ran on, and why."""
+    """`gpudiag.judgement/1`: other programs' benchmarks, if each is right for what it ran on, and why."""
 
     SCHEMA: ClassVar[str] = "gpudiag.judgement/1"
 

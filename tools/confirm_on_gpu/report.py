@@ -131,7 +131,7 @@ class GpuSeen:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """`gpudiag.confirmation/2`: what a run of `make gpu` confirmed on this machine's GPUs, and what not."""
+    """`gpudiag.confirmation/2`: what a run of `make gpu` confirmed on these GPUs, and what it did not."""
 
     SCHEMA: ClassVar[str] = "gpudiag.confirmation/2"
 
@@ -213,7 +213,7 @@ class HangOutcome:
 
 @dataclass(frozen=True, slots=True)
 class AnonymousConfirmation:
-    """`gpudiag.anonymous_confirmation/1`: what `make gpu` confirmed, without names of machine and users.
+    """`gpudiag.anonymous_confirmation/1`: what `make gpu` confirmed, without what names machine or users.
 
     `digest` is the SHA-256 of the document as gpudiag writes it, with this digest as zeros: it shows an
     accidental change.
