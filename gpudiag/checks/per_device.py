@@ -157,7 +157,7 @@ def is_loaded(device: Device, percent: int) -> bool:
 def memory_waits(device: Device) -> tuple[str, bool] | None:
     """Whether bad memory of the GPU waits for a reset, with the reading's name.
 
-    None where NVML does not report it.
+    It is None where NVML does not report it.
     """
     for name in ("row_remap_pending", "page_retirement_pending"):  # since Ampere, and before it
         pending = getattr(device, name)

@@ -76,7 +76,7 @@ class LeafLoad:
     def next_round(self) -> tuple[Pair, ...]:
         """Pairs of different leaves, in each turn equally many of each leaf or all that it has.
 
-        None if nothing can be compared.
+        It is None if nothing can be compared.
         """
         self._turns, used = [], dict[Pair, None]()
         for turn in range(TURNS):

@@ -377,7 +377,7 @@ class _Findings:
     def bad_links(self) -> list[tuple[Pair, int]]:
         """Pairs and rails that had a symptom each time, between ports that are good with others.
 
-        The worst first.
+        The worst come first.
         """
         bad = [
             (link, seen)

@@ -163,7 +163,9 @@ class NcclLine:
 def measure_line(line: PairLine, before: Callable[[], None], seconds: float = LINE_SECONDS) -> LineResult:
     """What one line reaches by itself, in about so many seconds.
 
-    `before` is called in the time of each exchange. Raises:
+    `before` is called in the time of each exchange.
+
+    Raises:
         RuntimeError: the other rank is gone, or an exchange took too long.
     """
     exchange = _Exchanger((line,), before)

@@ -258,7 +258,7 @@ def _standing(
 def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     """The exceptions of one log that no failure explains.
 
-    Of each rank the last, and the first where it is no echo.
+    They are the last of each rank, and the first where that is no echo.
     """
     events, counts = [], dict[tuple[Speaker, str], int]()
     same = Counter((raised.speaker, _NUMBERS.sub("#", raised.text)[:200]) for raised in log.facts.raised)

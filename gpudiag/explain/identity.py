@@ -96,7 +96,8 @@ def _number_attempts(job: Identities) -> None:
 def _common_lengths(names: list[str]) -> dict[bool, int]:
     """How many characters the names of one kind begin with alike, a whole folder.
 
-    By whether they are absolute. People mix both, and standard input has a name without a folder.
+    They are counted by whether they are absolute. People mix both, and standard input has a name without a
+    folder.
     """
     lengths = {}
     for absolute in (False, True):

@@ -456,7 +456,7 @@ class _Reader:
     def _raised_in_message(self, line: LogLine) -> Traceback:
         """The exception of a line without a traceback.
 
-        That of the one before, where its message ends in this one.
+        It is that of the line before, where its message ends in this one.
         """
         text, before = line.body.strip(), self._last.get(line.stream)
         if before is not None and before.text.endswith(":") and line.number - before.raised_at == 1:

@@ -82,7 +82,7 @@ def explain_text(text: str) -> LogExplanation:
 def explain_name(name: str) -> Explanation | None:
     """The explanation of `gpu.lost`, a check, a known failure, `xid-79` or `sxid-12028`.
 
-    None where there is none.
+    It is None where there is none.
     """
     numbered = _NUMBERED_TOPIC.fullmatch(name)
     if numbered and numbered["kind"]:
@@ -93,7 +93,7 @@ def explain_name(name: str) -> Explanation | None:
 def explain_topic(name: str) -> Explanation | None:
     """The explanation of a finding code, a check or a known failure.
 
-    None where there is none of that name.
+    It is None where there is none of that name.
     """
     error = find_cuda_error(name)
     if error is not None:

@@ -38,7 +38,7 @@ _NETWORK_UNIT_XID = 149  # the NVLink 5 error whose subcode names the place to l
 def known_topics() -> dict[str, Explanation]:
     """Every finding code, every check and every rule of the linter by its name.
 
-    Where two are one word, the code.
+    Where two have one name, it is the code.
     """
     checks = {check.name: _explain_check(check) for check in BUILTIN}
     lints = {rule.code: _explain_rule(rule) for rule in RULES}

@@ -135,7 +135,7 @@ def _in_one_block(
 ) -> tuple[ast.stmt | None, ast.stmt | None, list[ast.stmt]]:
     """The statement that moves, the one of its block that has the node, and the block.
 
-    None where impossible.
+    It is None where no statement can move.
     """
     moved = program.names.statement_of(moves)
     block = _block_of(program, moved)

@@ -103,7 +103,7 @@ class MeasuredTable:
     def largest(self) -> MeasuredValue | None:
         """The value of the largest message, the better placement.
 
-        None where there is no value with a size.
+        It is None where there is no value with a size.
         """
         sized = [one for one in self.values if not isinstance(one.size_bytes, Missing)]
         return max(sized, key=_size_and_value, default=None)

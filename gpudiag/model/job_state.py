@@ -78,7 +78,7 @@ class RecordedGroup:
 class GroupProgress:
     """How far the rank is in one of its process groups, by the numbers of the last collectives.
 
-    -1 for none.
+    It is -1 for none.
     """
 
     group_number: str  # of this process, in the order in which it made them
@@ -91,7 +91,7 @@ class GroupProgress:
 class FlightRecord:
     """What the flight recorder of one rank held when it was dumped.
 
-    Calls in the order in which they were launched.
+    The calls are in the order in which they were launched.
     """
 
     rank: Reading[int]

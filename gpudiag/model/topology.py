@@ -134,7 +134,7 @@ class NicPath:
 class NcclLevels:
     """The farthest path over which NCCL uses each way here, and the setting for it.
 
-    None where it is NCCL's own.
+    It is None where it is NCCL's own.
     """
 
     p2p: str  # a path type; LOC: P2P is off

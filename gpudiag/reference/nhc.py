@@ -45,7 +45,7 @@ class NhcLine:
     def flag(self) -> str:
         """What `gpudiag preflight` is given for it.
 
-        Nothing where it needs nothing, or the argument is not a number.
+        It is nothing where it needs nothing, or the argument is not a number.
         """
         if (
             self.known is None
@@ -116,7 +116,7 @@ def gate_command(lines: list[NhcLine]) -> str:
 def measuring_command(lines: list[NhcLine]) -> str | None:
     """The `gpudiag preflight` with the measurements that some of these lines ask for.
 
-    None where none does.
+    It is None where none does.
     """
     levels = [_LEVELS.index(line.known.level) for line in lines if line.known is not None]
     highest = max(levels, default=0)

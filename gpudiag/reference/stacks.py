@@ -75,7 +75,7 @@ def find_own(frames: Sequence[Frame]) -> int | None:
 def find_installed(library: Sequence[Frame]) -> Frame | None:
     """The innermost frame of an installed package that the user's line calls: a trainer's.
 
-    Not torch's, nor one that is known to wait.
+    It is not torch's, nor one that is known to wait.
     """
     return next(
         (

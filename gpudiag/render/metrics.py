@@ -224,7 +224,7 @@ _MADE: dict[str, tuple[Sampled, ...]] = {
 def _tabulate(thing: type[Device | MigInstance], prefix: str) -> Iterator[Sampled]:
     """The metrics of the readings that such a thing has, in the order of their declarations.
 
-    Of a GPU also those made of them.
+    Those of a GPU have also those made of them.
     """
     families: dict[str, list[Declared]] = {}
     readings = [one for one in READINGS if one.name in thing.__dataclass_fields__]

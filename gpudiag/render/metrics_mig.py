@@ -57,7 +57,7 @@ def gpu_instances(device: Device) -> Iterator[MigInstance]:
 def profile_of(instance: MigInstance) -> str:
     """The profile that the instance was made by, `1g.10gb`.
 
-    Its whole name where that has none, empty without one.
+    It is the whole name where that has none, and empty without one.
     """
     name = text_of(instance.name)
     return name.partition(_PROFILE_AFTER)[2] or name

@@ -15,7 +15,7 @@ _COLOURS = {VerdictKind.NOTHING: "green", VerdictKind.ONLY_ECHOES: "yellow", Ver
 def render_verdict(verdict: Verdict, style: Style = PLAIN) -> list[str]:
     """The answer first: rank and host, line of the log, the user's own line, cause, what to do.
 
-    Then the echoes.
+    The echoes come last.
     """
     lines = wrapped(one_line(verdict.sentence, 560), indent="  ")
     first = lines[0]

@@ -180,7 +180,9 @@ def watch_job(
 ) -> JobVerdict | None:
     """The verdict on a process's job by two looks or three, and those of `add_earlier`.
 
-    None where it has ended. Raises:
+    It is None where the process has ended.
+
+    Raises:
         SourceFailedError: the processes of this machine could not be listed.
     """
     started = monotonic()
@@ -254,7 +256,7 @@ def _look_again(
 ) -> JobVerdict:
     """The verdict with further looks that long after the start.
 
-    The same where the job ended, or time is over.
+    It is the same where the job ended, or time is over.
     """
     sleep(max(0.0, started + at_least_seconds - monotonic()))
     job, at_seconds = verdict.job, monotonic() - started

@@ -119,7 +119,7 @@ class JobWatch(SingleChild):
     def _finding(self, message: Mapping[str, Any]) -> Finding:
         """The look's own finding with the job it is of.
 
-        Where the ranks could not be read, that they stand still.
+        Where the ranks could not be read, it is that they stand still.
         """
         job = f"{message['name']} (pid {message['pid']})"
         stood = Evidence(

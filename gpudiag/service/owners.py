@@ -64,7 +64,7 @@ def _pods_of(by_uuid: Mapping[str, Device], given: PodDevices | None) -> dict[st
 def _offered(by_uuid: Mapping[str, Device], given: PodDevices | None) -> set[str] | None:
     """The GPUs that the kubelet offers, whole or in parts.
 
-    None where it offers none: it has no device plugin.
+    It is None where it offers none: it has no device plugin.
     """
     if given is None or not given.allocatable:
         return None

@@ -323,7 +323,7 @@ class MachineWatch:
     def _memory_to_recall(self) -> SeenMachine | None:
         """What an earlier service saw.
 
-        None until the host id is known, as the GPUs may be another machine's.
+        It is None until the host id is known, as the GPUs may be another machine's.
         """
         if self._seen_file is None or self._inspector.surroundings is None:
             return None

@@ -1,6 +1,6 @@
 """This machine: at first what a listing shows, which is there at once.
 
-Then what the service's watch keeps up to date.
+Later it is what the service's watch keeps up to date.
 """
 
 from __future__ import annotations

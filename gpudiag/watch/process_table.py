@@ -56,7 +56,7 @@ class _Shown:
 def process_table(frame: Frame, choice: Choice, width: int, glyphs: Glyphs, now: float) -> Table:
     """The processes on the GPUs that the choice lets through, in its order.
 
-    As a tree with their launchers where it asks for one.
+    Where it asks for a tree, they are one, with their launchers.
     """
     uses = [use for use in uses_of(frame, now) if _passes(use, choice)]
     is_placed = any(use.where for use in uses)
@@ -117,7 +117,7 @@ def _gpu_of(row: LiveDevice, process: GpuProcess) -> str:
 def _where(row: LiveDevice, process: GpuProcess) -> str:
     """The pod, the Slurm job or the container that the process runs in.
 
-    Empty where it is in none that is known.
+    It is empty where it is in none that is known.
     """
     job = process.slurm_job_id
     if not isinstance(job, Missing):

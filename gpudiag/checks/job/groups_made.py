@@ -63,7 +63,7 @@ def _describe_making(making: Sequence[Position], waiters: Waiters) -> str:
 def _condition_of(one: Position) -> str:
     """`: job.py:15 stands after `if rank not in members: continue (line 13)``.
 
-    Empty where the source shows no condition.
+    It is empty where the source shows no condition.
     """
     own = own_frames(one.frames)
     found = [

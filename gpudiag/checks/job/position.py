@@ -140,7 +140,7 @@ class Position:
     def where(self) -> str:
         """`data.py:6 in load_batch`, with the line of a trainer that is installed.
 
-        Empty where no line of the user's is known.
+        It is empty where no line of the user's is known.
         """
         line, inner = describe_line(self.call.own), find_installed(self.call.library)
         if inner is None or not line:
@@ -487,7 +487,7 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
 def _count_idle_workers(seen: RankSeen) -> int:
     """How many workers a pool of multiprocessing has whose result is awaited.
 
-    0 where one of them is at a task.
+    It is 0 where one of them is at a task.
     """
     mains = [child.looks[-1].main for child in seen.children if child.looks]
     of_pool = [one for one in (seen.last.main, *mains) if one is not None and _has_file(one, _POOL)]

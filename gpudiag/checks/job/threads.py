@@ -54,7 +54,7 @@ def _training_function(look: ProcessLook, *, may_poll: bool) -> tuple[str, str] 
 def _only_waits(main: ThreadLook, *, may_poll: bool) -> bool:
     """Whether a main thread waits for a thread: in a join, a result, an event loop.
 
-    With `may_poll` in a loop that asks.
+    With `may_poll`, a loop that asks counts too.
     """
     place = next(
         (n for n, frame in enumerate(main.frames) if frame in own_frames(main.frames)), len(main.frames)

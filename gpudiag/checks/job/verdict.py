@@ -132,8 +132,8 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
 def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
     """Whether only the C functions of a rank show what it does: it has a GPU and takes processor time.
 
-    Nothing else moves. Not where it is known to work by the name of its function, or to wait in a collective
-    by its frames.
+    Nothing else of it moves, and it is not known to work by the name of its function, or to wait in a
+    collective by its frames.
     """
     main = rank.last.main
     if main is None or main.native or not uses_gpu(rank) or rank.last.frozen or rank.last.traced_by:
@@ -274,7 +274,7 @@ def _stood_seconds(alive: Sequence[Position]) -> float:
 def _kind_of_gone(stood: float | None, limits: HangLimits) -> FindingKind | None:
     """The kind of finding for a rank that has ended, by how long the others have stood still since.
 
-    None: no news. Ranks of a job that ends go one after the other.
+    It is None where that is no news: ranks of a job that ends go one after the other.
     """
     if stood is None or stood >= limits.still:
         return kinds.GONE
@@ -320,7 +320,7 @@ def _not_in(group: Group, waiters: Waiters) -> str:
 def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[FindingKind, str] | None:
     """The kind of finding for ranks that others wait for, and the limit that is passed.
 
-    None where it is no news.
+    It is None where it is no news.
     """
     head, since = group.head, waiters.since_seconds
     waited = since or 0.0
@@ -392,7 +392,7 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
 def _wakes_in(group: Group) -> float | None:
     """Seconds until the last of these ranks wakes up.
 
-    None where one sleeps again and again, or without a known end.
+    It is None where one sleeps again and again, or without a known end.
     """
     ends = [wakes_in(one.seen.looks) for one in group.positions]
     return None if None in ends else max(end for end in ends if end is not None)
@@ -439,7 +439,7 @@ def _judge_without_waiters(
 def _idle_limit(one: Position, limits: HangLimits) -> float:
     """After how long a rank is blamed that stands still while nobody waits.
 
-    Soon for what cannot end by itself.
+    What cannot end by itself is blamed soon.
     """
     main = one.seen.last.main
     awaited = main.awaited if main is not None else None
@@ -515,7 +515,7 @@ def _headline(
 def _progress(positions: Sequence[Position], libraries: LibraryEvidence) -> str:
     """`lines, counters or files of 4 of 4 ranks move, step 41 -> 43`.
 
-    Who waits, and for how long, where nothing moves.
+    Where nothing moves, it is who waits, and for how long.
     """
     moving = [one for one in positions if one.moves]
     if not moving:

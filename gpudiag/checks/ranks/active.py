@@ -108,7 +108,7 @@ def active_ranks(context: Context) -> Judgement:
 def active_coverage(context: Context) -> Judgement:
     """SKIP that names each GPU left untested, or tested beside others, and why.
 
-    ERROR where no test was finished.
+    It is ERROR where no test was finished.
     """
     measured = active_of(context)
     hint = " (--force tests GPUs in use)"

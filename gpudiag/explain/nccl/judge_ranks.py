@@ -200,7 +200,7 @@ def judge_plugins(job: Job) -> Iterator[NcclFinding]:
 def _wrong_folder(why: str) -> str:
     """The folder of a library that the loader found and that lacks what the plugin needs.
 
-    Empty where it names none.
+    It is empty where it names none.
     """
     match = _WRONG_VERSION.match(why)
     return match[1] if match else ""

@@ -55,7 +55,7 @@ def look_at_agent(
 ) -> AgentSeen | None:
     """An agent of torchrun that has no ranks now.
 
-    None where its command line names no rendezvous of nodes.
+    It is None where its command line names no rendezvous of nodes.
     """
     options = read_options(agent.words, agent.environment or {})
     if options is None:
@@ -152,7 +152,7 @@ def _ago(process: Process, uptime_seconds: float) -> float:
 def _where(frames: Sequence[RawFrame]) -> str:
     """The outermost function of torch's rendezvous that a stack is in.
 
-    The agent's own where the nodes exchange their ranks.
+    It is the agent's own where the nodes exchange their ranks.
     """
     inside = [frame.function for frame in frames if _RENDEZVOUS in frame.file]
     if inside:

@@ -299,7 +299,7 @@ def is_agent(process: Process) -> bool:
 def after_launcher(words: Sequence[str]) -> int | None:
     """Where torchrun's own options begin.
 
-    None for another program, such as one that was given torchrun as its command.
+    It is None for another program, such as one that was given torchrun as its command.
     """
     for place, word in enumerate(words[1:], start=1):
         if word.endswith(_AGENTS):

@@ -43,7 +43,7 @@ def describe_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
 def glance_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
     """The frames without what lies in the process's memory.
 
-    The user's with the text of their line and the loop that polls there.
+    The user's have the text of their line and the loop that polls there.
     """
     sources = Sources()
     return tuple(
@@ -61,7 +61,7 @@ def glance_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
 def mark_of(raw: Iterable[RawFrame]) -> str:
     """A short text that changes when the user's frames run: of where the objects of their variables lie.
 
-    Empty without such frames.
+    It is empty without such frames.
     """
     own = [
         (frame.function, frame.line, *((one.name, one.address) for one in frame.variables))
@@ -146,7 +146,7 @@ class Sources:
     def poll_loop(self, pid: int, file: str, number: int) -> str:
         """The loop around a line, where it only polls.
 
-        Empty for every other line, and where the file cannot be read.
+        It is empty for every other line, and where the file cannot be read.
         """
         return find_poll_loop(self._read_lines(pid, file), number)
 

@@ -68,7 +68,7 @@ class SchedulerClocks:
     def read_ms(self, processor: int) -> float | None:
         """The clock of that processor now; this thread's own where it may not run there.
 
-        None where none is shown.
+        It is None where none is shown.
         """
         with self._lock:
             offset = self._offsets.get(processor)

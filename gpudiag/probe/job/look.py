@@ -241,7 +241,7 @@ def _gpus(pid: int) -> tuple[str, ...]:
 def _driver(pid: int) -> str:
     """The library of a GPU's driver that a process has loaded, by its name.
 
-    Empty where it has none, or it may not be read.
+    It is empty where it has none, or it may not be read.
     """
     try:
         found = _DRIVER.search(read_text(f"/proc/{pid}/maps"))

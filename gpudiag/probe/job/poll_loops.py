@@ -38,7 +38,7 @@ _HEAD = re.compile(r"(async\s+)?def\b|class\b")
 def find_poll_loop(lines: Sequence[str], number: int) -> str:
     """`while True (line 32)`: the innermost `while` around a line, where it only polls.
 
-    Empty for every other place.
+    It is empty for every other place.
     """
     block = _loop_around(lines, number)
     if block is None:
@@ -62,7 +62,7 @@ def find_poll_loop(lines: Sequence[str], number: int) -> str:
 def _loop_around(lines: Sequence[str], number: int) -> tuple[int, str] | None:
     """Where the innermost `while` around a line begins, and its text.
 
-    None where there is none in its function.
+    It is None where there is none in its function.
     """
     if not 0 < number <= len(lines) or not lines[number - 1].strip():
         return None

@@ -125,9 +125,9 @@ def find_awaited(call: Call) -> Awaited | None:
 def end_of_sleep(call: Call) -> float | None:
     """When a sleep ends, by CLOCK_MONOTONIC.
 
-    None for another call, or a sleep without a time at which it ends. `time.sleep` of Python 3.11 and later
-    sleeps until a time (clock_nanosleep(2)); before that it gave the kernel a length, of which nothing shows
-    how much has passed.
+    It is None for another call, or a sleep without a time at which it ends. `time.sleep` of Python 3.11 and
+    later sleeps until a time (clock_nanosleep(2)); before that it gave the kernel a length, of which nothing
+    shows how much has passed.
 
     Raises:
         OSError: the process is gone, or may not be read.
@@ -153,7 +153,9 @@ def read_wake_up(call: Call) -> float | None:
 def describe_descriptor(pid: int, number: int, *, with_other_end: bool = True) -> Awaited:
     """What a descriptor of a process stands for.
 
-    Of a pipe or a connection, who has the other end, which all processes are asked for. Raises:
+    Of a pipe or a connection, who has the other end, which all processes are asked for.
+
+    Raises:
         OSError: the process or the descriptor is gone, or may not be read.
     """
     target = os.readlink(f"/proc/{pid}/fd/{number}")

@@ -102,7 +102,7 @@ def _placed(
 def _reachable(theirs: tuple[str, ...], own: tuple[str, ...]) -> str | None:
     """The first of rank 0's addresses in a network that this machine is in too; else the first.
 
-    None without any.
+    It is None without any.
     """
     networks = {ipaddress.ip_interface(one).network for one in own}
     shared = (one for one in theirs if ipaddress.ip_interface(one).network in networks)
@@ -113,7 +113,7 @@ def _reachable(theirs: tuple[str, ...], own: tuple[str, ...]) -> str | None:
 def _addresses(variables: Mapping[str, str]) -> tuple[str, ...]:
     """This machine's addresses with their networks, without loopback.
 
-    Those of the interface for ranks first.
+    Those of the interface for ranks come first.
     """
     wanted = {variables[name].lstrip("=") for name in _INTERFACE_VARIABLES if variables.get(name)}
     try:

@@ -282,7 +282,7 @@ class ForkedProcess:
     def release(self) -> int | None:
         """Have what is left of it killed and reaped, without waiting for that.
 
-        Its exit status, if it has ended.
+        It returns its exit status, if it has ended.
         """
         self._server.await_reply(self._number, "exit", time.monotonic() + _REPORT_SECONDS)
         self._server.release(self._number)

@@ -239,7 +239,7 @@ def _may_be_elsewhere(environment: RankEnvironment) -> bool:
 def _announcer(environment: RankEnvironment, discovery: Discovery, run_id: str) -> Announcer | None:
     """What finds other agents of the job that do not find this one.
 
-    None where all ranks are on this machine.
+    It is None where all ranks are on this machine.
     """
     if environment.master is None or environment.master_port is None or not _may_be_elsewhere(environment):
         return None

@@ -46,7 +46,7 @@ _OF_THE_NETWORK = (
 def meeting_point(init_method: str) -> Address | None:
     """Rank 0's machine and port, where that `--init-method` has ranks meet.
 
-    None where it names a file, or nothing.
+    It is None where it names a file, or nothing.
     """
     if init_method == "env://":
         host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
@@ -140,7 +140,7 @@ class MeetingFaults:
     def _find_shut_out(self, now: float, ranks: tuple[int, ...]) -> tuple[Incident, ...]:
         """That these ranks reach the port of the store and not this agent.
 
-        Nothing where one of them left no note.
+        There is none where one of them left no note.
         """
         notes = {} if self._store is None else self._store.notes
         if self._point is None or not ranks or not all(rank in notes for rank in ranks):

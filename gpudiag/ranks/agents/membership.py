@@ -111,7 +111,9 @@ class Follower:
     def follow(self, rank: int, location: messages.AgentLocation, port: int | None, leader: int) -> Verdict:
         """Follow rank `leader`'s agent, and return its verdict.
 
-        `port` is where this one listens for other machines. Raises:
+        `port` is where this one listens for other machines.
+
+        Raises:
             UsageError: another process in the run has the same rank.
             LinkLostError: the leader is gone, and had not judged the run.
             LaunchError: the leader is gone; it had judged the run, and its verdict did not arrive.
