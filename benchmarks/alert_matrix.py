@@ -1,10 +1,11 @@
-"""Does each fault make one page, how soon, with which text, and does it go when the fault goes?
+r"""Does each fault make one page, how soon, with which text, and does it go when the fault goes?
 
 Starts real services on simulated machines, under a real Prometheus and Alertmanager with the shipped rules,
 and lets each fault happen and end. Machines run at once, so many at a time; every machine that is well beside
 them must raise nothing.
 
-    python -m benchmarks.alert_matrix --results FILE [--at-once 16] [--scrape 15] [--page docs/alerts.md] [NAME ...]
+    python -m benchmarks.alert_matrix --results FILE [--at-once 16] [--scrape 15] \
+        [--page docs/alerts.md] [NAME ...]
 
 Each case is appended to FILE, a line of JSON, as its wave ends; started again, it goes on where it was.
 `--page` writes the table into that page.
@@ -271,8 +272,15 @@ def render(all_seen: Sequence[Seen]) -> str:
 
 def _row(case: Case, seen: Seen) -> str:
     ways = f"{case.comes.value}, {case.goes.value}"
-    words = (case.what, ways, _names(seen.pages), _names(seen.warns), _seconds(seen.fired_seconds),
-             _seconds(seen.cleared_seconds), seen.text)  # fmt: skip
+    words = (
+        case.what,
+        ways,
+        _names(seen.pages),
+        _names(seen.warns),
+        _seconds(seen.fired_seconds),
+        _seconds(seen.cleared_seconds),
+        seen.text,
+    )
     return f"| {' | '.join(word.replace('|', chr(92) + '|') for word in words)} |"
 
 

@@ -165,14 +165,19 @@ class Alerting:
         local = "--web.listen-address=127.0.0.1"
         commands = {
             "alertmanager": [
-                "prometheus-alertmanager", "--config.file=alertmanager.yml", "--storage.path=alertmanager",
-                f"{local}:{self._ports['alertmanager']}", "--cluster.listen-address=",
+                "prometheus-alertmanager",
+                "--config.file=alertmanager.yml",
+                "--storage.path=alertmanager",
+                f"{local}:{self._ports['alertmanager']}",
+                "--cluster.listen-address=",
             ],
             "prometheus": [
-                "prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=prometheus",
+                "prometheus",
+                "--config.file=prometheus.yml",
+                "--storage.tsdb.path=prometheus",
                 f"{local}:{self._ports['prometheus']}",
             ],
-        }  # fmt: skip
+        }
         with contextlib.ExitStack() as stack:
             stack.callback(self.receiver.close)
             for name, command in commands.items():

@@ -1,7 +1,9 @@
 """What the service is compared with: the same bytes from a bare uvicorn app, and from a bare socket.
 
-    python benchmarks/bare_service.py app FILE HEADERS     # serves FILE at every path, with those headers (JSON)
+    python benchmarks/bare_service.py app FILE HEADERS     # serves FILE at every path, with these headers
     python benchmarks/bare_service.py ticks FILE CLIENTS   # sends FILE to that many listeners, once a second
+
+HEADERS is a JSON object.
 
 Prints its port, listens on 127.0.0.1, and ends with its standard input.
 """
@@ -33,9 +35,17 @@ def serve_app(body: bytes, headers: dict[str, str]) -> None:
 
     listening = _listen()
     config = uvicorn.Config(
-        app, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False, proxy_headers=False,
-        http="httptools", loop="uvloop", timeout_keep_alive=60,
-    )  # fmt: skip
+        app,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        http="httptools",
+        loop="uvloop",
+        timeout_keep_alive=60,
+    )
     uvicorn.Server(config).run(sockets=[listening])
 
 

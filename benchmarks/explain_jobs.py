@@ -132,8 +132,9 @@ def write_echoes(job: Job, but: set[int], kind: str) -> None:
                 "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]"
                 f" Connection closed by peer [10.0.{rank // LOCAL}.1]:{20000 + rank}."
                 " This is typically caused by a remote worker crashing.",
-                f"{SITE}/torch/autograd/graph.py", 979,
-            )  # fmt: skip
+                f"{SITE}/torch/autograd/graph.py",
+                979,
+            )
     job.ended_at = at
 
 
@@ -362,17 +363,19 @@ def other_collective(job: Job, chance: random.Random) -> None:
     job.rank, job.kind = chance.randrange(job.ranks), VerdictKind.RANKS_DIFFER
     write_echoes(job, {job.rank}, "timeout")
     job.log_at(
-        job.rank, job.ended_at,
+        job.rank,
+        job.ended_at,
         f"[Rank {job.rank}] Watchdog caught collective operation timeout:"
         " WorkNCCL(SeqNum=2847, OpType=BROADCAST, NumelIn=4, NumelOut=4, Timeout(ms)=600000)"
         " ran for 600012 milliseconds before timing out.",
-    )  # fmt: skip
+    )
     job.log_at(
-        job.rank, job.ended_at,
+        job.rank,
+        job.ended_at,
         f"[PG ID 0 PG GUID 0(default_pg) Rank {job.rank}]  failure detected by watchdog at work sequence id:"
         " 2847 PG status: last enqueued work: 2850, last completed work: 2846",
         "ProcessGroupNCCL.cpp:2268",
-    )  # fmt: skip
+    )
     job.exits[job.rank] = -6
     write_launchers(job)
 
@@ -380,10 +383,20 @@ def other_collective(job: Job, chance: random.Random) -> None:
 KINDS: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
-        user_exception, cuda_out_of_memory, lost_gpu, killed_by_host_memory, segmentation_fault, hung, network_link, missing_node, disk_full,
-        loader_killed, time_limit, other_collective,
+        user_exception,
+        cuda_out_of_memory,
+        lost_gpu,
+        killed_by_host_memory,
+        segmentation_fault,
+        hung,
+        network_link,
+        missing_node,
+        disk_full,
+        loader_killed,
+        time_limit,
+        other_collective,
     )
-}  # fmt: skip
+}
 
 
 def write_job(folder: Path, kind: str, ranks: int, size_bytes: int, seed: int = 0) -> Job:

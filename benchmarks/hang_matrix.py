@@ -2,15 +2,21 @@
 
     python -m benchmarks.hang_matrix --times 5               14 kinds of hang, on jobs of 4 gloo ranks
     python -m benchmarks.hang_matrix --healthy 100           looks at healthy jobs: none may be accused
-    python -m benchmarks.hang_matrix --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
-    python -m benchmarks.hang_matrix --threads               threads, process groups and compilers beside the main thread, ranks started by hand
+    python -m benchmarks.hang_matrix --shapes                jobs of other shapes: DDP, FSDP, loaders, locks,
+                                                             servers ...
+    python -m benchmarks.hang_matrix --threads               threads, process groups and compilers beside the
+                                                             main thread, ranks started by hand
     python -m benchmarks.hang_matrix --threads --healthy 12  the same, of jobs that go on
-    python -m benchmarks.hang_matrix --groups                process groups of a part of the ranks, one of them missing
-    python -m benchmarks.hang_matrix --polls                 waits that poll, ranks and nodes that never came; --polls --healthy 24: healthy ones
-    python -m benchmarks.hang_matrix --engines --times 3     a server and four workers, without RANK: pipes, ZMQ, a ring, Ray actors
+    python -m benchmarks.hang_matrix --groups                process groups of a part of the ranks, of which
+                                                             one is missing
+    python -m benchmarks.hang_matrix --polls                 waits that poll, ranks and nodes that never came
+    python -m benchmarks.hang_matrix --polls --healthy 24    such waits in jobs that are healthy
+    python -m benchmarks.hang_matrix --engines --times 3     a server and four workers, without RANK: pipes,
+                                                             ZMQ, a ring, Ray actors
     python -m benchmarks.hang_matrix --engines --healthy 30  looks at such servers that are idle or serve
     python -m benchmarks.hang_matrix --times 1 sigstop fifo  some kinds
-    python -m benchmarks.hang_matrix --gpus --ranks 2        jobs on GPUs, by the stand-in for CUDA: waits spin in libcuda.so
+    python -m benchmarks.hang_matrix --gpus --ranks 2        jobs on GPUs, by the stand-in for CUDA: waits
+                                                             spin in libcuda.so
     python -m benchmarks.hang_matrix --gpus --healthy 100    looks at healthy ones
 
 Prints a row for each kind: in how many runs rank, kind and line were right, and how long the command took.

@@ -35,8 +35,17 @@ from tests.api.serving import Served, machine, serving
 from tests.fake_machines import FAILED, FakeMachine, machines_on_sockets
 
 BAD = (
-    "hang", "drip", "lie:no JSON", "lie:nested without end", "huge", "endless", "old", "frozen", "clock", "closed",
-)  # fmt: skip
+    "hang",
+    "drip",
+    "lie:no JSON",
+    "lie:nested without end",
+    "huge",
+    "endless",
+    "old",
+    "frozen",
+    "clock",
+    "closed",
+)
 _ALL_WELL = "all well"
 _SETTLE_SECONDS = 8.0
 _FORGOTTEN_SECONDS = 25.0  # the hub asks more rarely 20 s after the last look (gpudiag/fleet/hub.py)

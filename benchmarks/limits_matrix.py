@@ -61,9 +61,15 @@ def run_limited(
     gpudiag = [sys.executable, "-m", "gpudiag", *command]
     argv = gpudiag if limit == "none" else [sys.executable, str(LIMITED), limit, "--", *gpudiag]
     child = subprocess.Popen(
-        argv, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        argv,
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         out, errors = child.communicate(timeout=_SERVED_SECONDS if "serve" in command else _SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
 """Precision, recall and speed of `gpudiag lint` on its examples, planted mistakes, and good scripts.
 
     python -m benchmarks.lint_corpus            what is found of what is planted, by rule
-    python -m benchmarks.lint_corpus --files N  seconds for N files, copies of the corpus under other names (1,000)
+    python -m benchmarks.lint_corpus --files N  seconds for N files (1,000): copies of the corpus, renamed
 
 Beside it stands what a user could do without it: grep for the words that the mistakes have in common.
 """
@@ -103,14 +103,20 @@ def main() -> None:
     files = parser.parse_args().files
     if files:
         seconds, spent = measure_seconds(files)
-        print(f"{files} files in {seconds:.1f} s, {spent:.1f} s of processor time; one-minute load {os.getloadavg()[0]:.1f}")  # fmt: skip
+        print(
+            f"{files} files in {seconds:.1f} s, {spent:.1f} s of processor time; one-minute load"
+            f" {os.getloadavg()[0]:.1f}"
+        )
         return
     found, missed, false, scripts = measure_corpus()
     right, wrong, overlooked = measure_naive()
     total, lost, extra = found.total(), missed.total(), false.total()
     print(f"{scripts} scripts, {len(RULES)} rules, {total + lost} planted mistakes")
     print(f"gpudiag lint: precision {total / (total + extra):.3f}, recall {total / (total + lost):.3f}")
-    print(f"grep, on the 11 mistakes that it has a pattern for: precision {right / (right + wrong):.3f}, recall {right / (right + overlooked):.3f}")  # fmt: skip
+    print(
+        f"grep, on the 11 mistakes that it has a pattern for: precision {right / (right + wrong):.3f}, recall"
+        f" {right / (right + overlooked):.3f}"
+    )
     for code in sorted({*missed, *false}):
         print(f"  {code}: {missed[code]} missed, {false[code]} false")
 

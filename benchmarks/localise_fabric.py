@@ -158,7 +158,8 @@ def row(
     right = wanted = wrong = rounds = 0
     most = 0.0
     for seed in range(runs):
-        network = SimulatedFabric(nodes, shape, random.Random(f"{name} {nodes} {kind} {seed}"))  # noqa: S311 - reproducible, not secret
+        # The numbers are to be reproducible, not secret.
+        network = SimulatedFabric(nodes, shape, random.Random(f"{name} {nodes} {kind} {seed}"))  # noqa: S311
         network.faults = make_faults(network, kind)
         found = localise(network, network.labelled(), seed, labels=labels, exchange_seconds=exchange_seconds)
         named = [
@@ -208,11 +209,16 @@ def main() -> None:
                     if options.kind in ("", kind):
                         print(
                             row(
-                                name, used, nodes, kind, options.runs,
-                                labels=labels, exchange_seconds=options.exchange_ms / 1000,
+                                name,
+                                used,
+                                nodes,
+                                kind,
+                                options.runs,
+                                labels=labels,
+                                exchange_seconds=options.exchange_ms / 1000,
                             ),
                             flush=True,
-                        )  # fmt: skip
+                        )
 
 
 if __name__ == "__main__":

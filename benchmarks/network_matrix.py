@@ -1,6 +1,7 @@
-"""What `gpudiag nccl-test` reports of faulty and healthy networks between four machines, and after how long.
+r"""What `gpudiag nccl-test` reports of faulty and healthy networks between four machines, and after how long.
 
-    python -m benchmarks.network_matrix [--only WORD ...] [--times 3] [--launcher tcp|env|torchrun|srun|mpirun] [--healthy | --faults]
+    python -m benchmarks.network_matrix [--only WORD ...] [--times 3] \
+        [--launcher tcp|env|torchrun|srun|mpirun] [--healthy | --faults]
 
 The machines are network namespaces, as in tests/ranks. A row is right where one report has the cause, the
 host and nobody else, and no other process has another report; a healthy one where all ranks end with status

@@ -1,10 +1,11 @@
-"""Is a fault named right that nobody injected: a signal, a control group, a disk, a bad script?
+r"""Is a fault named right that nobody injected: a signal, a control group, a disk, a bad script?
 
 Plants each fault from outside of gpudiag into running ranks, under its own spawn and under torchrun, N
 times, and prints Markdown: in each cell how often the first finding had the right rank and the right
 kind, and the seconds from the fault to the end of the run. Control groups and namespaces need root.
 
-    python -m benchmarks.outside_faults --results FILE [--launcher spawn] [--fault lock] [--page docs/detection.md]
+    python -m benchmarks.outside_faults --results FILE [--launcher spawn] [--fault lock] \
+        [--page docs/detection.md]
 
 Further flags: matrix.py.
 """

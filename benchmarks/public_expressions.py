@@ -37,9 +37,13 @@ from tests.unit.render.promql import fill_variables
 EXPRESSIONS = Path(__file__).resolve().parents[1] / "tests" / "corpus" / "metrics" / "public_expressions.tsv"
 _MACHINES = ("h100x8+busy:0+busy:1+busy:2+busy:3", "h100-mig+busy:0")
 _TARGET_LABELS = {
-    "cluster": "c1", "cluster_name": "c1", "oci_name": "node-1", "instance_shape": "BM.GPU.H100.8",
-    "slurm_nodeset_name": "rack-1", "node": "node-1",
-}  # fmt: skip
+    "cluster": "c1",
+    "cluster_name": "c1",
+    "oci_name": "node-1",
+    "instance_shape": "BM.GPU.H100.8",
+    "slurm_nodeset_name": "rack-1",
+    "node": "node-1",
+}
 _OF_OWNERS = re.compile(r"exported_pod|exported_namespace|namespace|hpc_job|\bpod\b")
 _CONDITION = re.compile(r"[<>=]=?\s*[\d.]+\)*$")
 _LONG = re.compile(r"\[\d+d:")
@@ -65,9 +69,11 @@ scrape_configs:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     command = [
-        "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+        "prometheus",
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/data",
         f"--web.listen-address={address}",
-    ]  # fmt: skip
+    ]
     log = folder / "prometheus.log"
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)

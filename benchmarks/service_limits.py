@@ -66,8 +66,8 @@ def measure_limits(seconds: float, only: list[str]) -> None:
     names = ("uvicorn", "uvloop", "httptools")
     print(
         f"{platform.system()} {platform.release()}, {os.cpu_count()} processors,"
-        f" Python {platform.python_version()}, "
-          + ", ".join(f"{name} {version(name)}" for name in names))  # fmt: skip
+        f" Python {platform.python_version()}, " + ", ".join(f"{name} {version(name)}" for name in names)
+    )
     print(f"{'load':>5}  {'what':44} {'aim':22} measured")
     with machine(_SCENARIO) as session, tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
@@ -109,9 +109,15 @@ def measure_history(service: Served, seconds: float) -> None:
     row("nobody else", "", lambda: others(service, seconds, None))
     for words, paths in (("the same day", same), ("a day of its own each", differing)):
         row(
-            f"{_READERS} readers of history, {words}", "p99 of others 50 ms",
-            partial(others, service, seconds, partial(start_load, service, "closed", _READERS, seconds + 2, paths, "1")),
-        )  # fmt: skip
+            f"{_READERS} readers of history, {words}",
+            "p99 of others 50 ms",
+            partial(
+                others,
+                service,
+                seconds,
+                partial(start_load, service, "closed", _READERS, seconds + 2, paths, "1"),
+            ),
+        )
 
 
 def measure_listeners(service: Served, seconds: float) -> None:
@@ -129,9 +135,10 @@ def measure_listeners(service: Served, seconds: float) -> None:
         file.flush()
         with Bare("ticks", file.name, str(_LISTENERS)) as place:
             row(
-                "  the same from a bare socket loop", "",
+                "  the same from a bare socket loop",
+                "",
                 lambda: delays(finish_load(start_load(place, "stream", _LISTENERS, seconds))),
-            )  # fmt: skip
+            )
 
 
 def measure_saturation(service: Served, seconds: float) -> None:
@@ -170,9 +177,10 @@ def measure_hostile(service: Served, seconds: float) -> None:
     for clients in (_HOSTILE, _MANY_HOSTILE):
         for kind in _ATTACKS:
             row(
-                f"{clients} hostile clients: {kind}", "served, under 512 MiB",
+                f"{clients} hostile clients: {kind}",
+                "served, under 512 MiB",
                 partial(others, service, seconds, partial(start_attack, service, kind, clients, seconds + 2)),
-            )  # fmt: skip
+            )
 
 
 def others(service: Served, seconds: float, begin: Callable[[], subprocess.Popen[str]] | None) -> str:

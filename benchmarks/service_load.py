@@ -1,6 +1,7 @@
-"""What the service costs, and how it behaves under load; on loopback, on 8 simulated GPUs.
+r"""What the service costs, and how it behaves under load; on loopback, on 8 simulated GPUs.
 
-    python benchmarks/service_load.py [--clients 500] [--seconds 60] [--rate 1000] [--others FOLDER] [--scenario gh200+busy:0+driver-costs] [--alone]
+    python benchmarks/service_load.py [--clients 500] [--seconds 60] [--rate 1000] [--others FOLDER] \
+        [--scenario gh200+busy:0+driver-costs] [--alone]
 
 Prints processor shares and memory of service and sampler, idle and with that many listeners of the live
 stream; how late a tick reaches them; the latency of /api/v1/devices at a rate that does not wait, on a
@@ -99,8 +100,12 @@ def measure_idle(service: Served, seconds: float) -> tuple[float, int]:
     together = together_bytes([service.process.pid, sampler])
     print(f"one look a second, {lasted:.0f} s: service {shares[0]:.2%} of a core, {memory[0] / MIB:.1f} MiB")
     print(f"  sampler {shares[1]:.2%} of a core, {memory[1] / MIB:.1f} MiB")
-    print(f"  together {sum(memory) / MIB:.1f} MiB resident (shared pages counted twice), {together / MIB:.1f} MiB with "
-          f"those once, {proportional / MIB:.1f} MiB of PSS beside the other programs of this machine", flush=True)  # fmt: skip
+    print(
+        f"  together {sum(memory) / MIB:.1f} MiB resident (shared pages counted twice), {together / MIB:.1f}"
+        f" MiB with "
+        f"those once, {proportional / MIB:.1f} MiB of PSS beside the other programs of this machine",
+        flush=True,
+    )
     return shares[0], memory[0]
 
 
@@ -114,8 +119,12 @@ def measure_alone(service: Served, seconds: float) -> None:
     lasted = time.monotonic() - began
     shares = [(processor_seconds(pid) - spent) / lasted for pid, spent in zip(pids, before, strict=True)]
     looks = (children_seconds(pids[0]) - of_children) / lasted
-    print(f"nobody looks, {seconds:.0f} s: service {shares[0]:.2%} of a core, sampler {shares[1]:.2%}, together "
-          f"{sum(shares):.2%}; children that look at the host and end {looks:.2%}", flush=True)  # fmt: skip
+    print(
+        f"nobody looks, {seconds:.0f} s: service {shares[0]:.2%} of a core, sampler {shares[1]:.2%}, together"
+        f" "
+        f"{sum(shares):.2%}; children that look at the host and end {looks:.2%}",
+        flush=True,
+    )
 
 
 def measure_scrape(service: Served) -> None:
@@ -130,9 +139,12 @@ def measure_scrape(service: Served) -> None:
         began = time.perf_counter()
         service.get("/healthz")
         again.append(time.perf_counter() - began)
-    print(f"scrape: {plain / 1000:.1f} kB, {packed / 1000:.1f} kB on the wire (gzip), "
-          f"p50 {statistics.median(times) * 1e3:.1f} ms, worst {max(times) * 1e3:.1f} ms, client included "
-          f"(/healthz by the same client: {statistics.median(again) * 1e3:.1f} ms)", flush=True)  # fmt: skip
+    print(
+        f"scrape: {plain / 1000:.1f} kB, {packed / 1000:.1f} kB on the wire (gzip), "
+        f"p50 {statistics.median(times) * 1e3:.1f} ms, worst {max(times) * 1e3:.1f} ms, client included "
+        f"(/healthz by the same client: {statistics.median(again) * 1e3:.1f} ms)",
+        flush=True,
+    )
 
 
 def measure_streams(service: Served, clients: int, seconds: float, idle: tuple[float, int]) -> None:
@@ -149,11 +161,16 @@ def measure_streams(service: Served, clients: int, seconds: float, idle: tuple[f
         f"{clients} listeners, {seconds:.0f} s: {seen['ticks']} ticks, fewest"
         f" {seen['fewest']}, most {seen['most']} each"
     )
-    print(f"  from the tick to the listener's socket: p50 {milliseconds(seen['p50'])}, "
-          f"p99 {milliseconds(seen['p99'])}, worst {milliseconds(seen['worst'])} "
-          f"(the load read {milliseconds(seen['read_late_p99'])} later, p99)")  # fmt: skip
-    print(f"  service {share:.2%} of a core ({share - idle[0]:+.2%} to one look a second), "
-          f"{memory / MIB:.1f} MiB ({(memory - idle[1]) / MIB:+.1f})", flush=True)  # fmt: skip
+    print(
+        f"  from the tick to the listener's socket: p50 {milliseconds(seen['p50'])}, "
+        f"p99 {milliseconds(seen['p99'])}, worst {milliseconds(seen['worst'])} "
+        f"(the load read {milliseconds(seen['read_late_p99'])} later, p99)"
+    )
+    print(
+        f"  service {share:.2%} of a core ({share - idle[0]:+.2%} to one look a second), "
+        f"{memory / MIB:.1f} MiB ({(memory - idle[1]) / MIB:+.1f})",
+        flush=True,
+    )
 
 
 def measure_rate(service: Served, rate: int, seconds: float, when: str) -> None:
@@ -163,10 +180,13 @@ def measure_rate(service: Served, rate: int, seconds: float, when: str) -> None:
     spent, began = processor_seconds(pid), time.monotonic()
     seen = finish_load(load)
     share = (processor_seconds(pid) - spent) / (time.monotonic() - began)
-    print(f"{rate} requests a second of /api/v1/devices, {when}, {seconds:.0f} s: "
-          f"{seen['good']} of {seen['sent']} answered 200, p50 {milliseconds(seen['p50'])}, "
-          f"p99 {milliseconds(seen['p99'])}, worst {milliseconds(seen['worst'])}, {share:.0%} of a core "
-          f"(sent {milliseconds(seen['sent_late_p99'])} late, p99)", flush=True)  # fmt: skip
+    print(
+        f"{rate} requests a second of /api/v1/devices, {when}, {seconds:.0f} s: "
+        f"{seen['good']} of {seen['sent']} answered 200, p50 {milliseconds(seen['p50'])}, "
+        f"p99 {milliseconds(seen['p99'])}, worst {milliseconds(seen['worst'])}, {share:.0%} of a core "
+        f"(sent {milliseconds(seen['sent_late_p99'])} late, p99)",
+        flush=True,
+    )
 
 
 def measure_exporter(session: Session, program: Path, seconds: float) -> None:
@@ -191,8 +211,11 @@ def measure_exporter(session: Session, program: Path, seconds: float) -> None:
             memory = resident_bytes(process.pid)
         finally:
             process.send_signal(signal.SIGKILL)
-    print(f"nvitop-exporter, one scrape a second: {share:.2%} of a core, {memory / MIB:.1f} MiB, "
-          f"{size / 1000:.1f} kB, p50 {statistics.median(times) * 1e3:.1f} ms", flush=True)  # fmt: skip
+    print(
+        f"nvitop-exporter, one scrape a second: {share:.2%} of a core, {memory / MIB:.1f} MiB, "
+        f"{size / 1000:.1f} kB, p50 {statistics.median(times) * 1e3:.1f} ms",
+        flush=True,
+    )
 
 
 def wait_for_answer(url: str) -> None:

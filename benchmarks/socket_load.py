@@ -82,10 +82,14 @@ def measure_stream(host: str, port: int, clients: int, seconds: float) -> dict[s
                 counts[number] += 1
                 delays.append(arrived - parse_time(data[at + 7 : at + 39].split(b'"', 1)[0]))
     return {
-        "ticks": len(delays), "fewest": min(counts.values()), "most": max(counts.values()),
-        "p50": share_of(delays, 0.5), "p99": share_of(delays, 0.99), "worst": max(delays),
+        "ticks": len(delays),
+        "fewest": min(counts.values()),
+        "most": max(counts.values()),
+        "p50": share_of(delays, 0.5),
+        "p99": share_of(delays, 0.99),
+        "worst": max(delays),
         "read_late_p99": share_of(reading, 0.99),
-    }  # fmt: skip
+    }
 
 
 def measure_requests(
@@ -140,10 +144,14 @@ def measure_requests(
                 sent_at[one.fileno()] = waiting.popleft()
                 one.sendall(request)
     return {
-        "sent": due, "good": statuses, "counted": len(latencies),
-        "p50": share_of(latencies, 0.5), "p99": share_of(latencies, 0.99), "worst": max(latencies, default=math.inf),
+        "sent": due,
+        "good": statuses,
+        "counted": len(latencies),
+        "p50": share_of(latencies, 0.5),
+        "p99": share_of(latencies, 0.99),
+        "worst": max(latencies, default=math.inf),
         "sent_late_p99": share_of(late, 0.99),
-    }  # fmt: skip
+    }
 
 
 def measure_closed(

@@ -1,11 +1,11 @@
-"""Does `gpudiag train` name the cause of a fault that was planted from outside, on two, three and four ranks?
+r"""Does `gpudiag train` name the cause of a fault planted from outside, on two, three and four ranks?
 
 Plants each fault of the folder planted in the ranks' interpreter (a patch of torch or DeepSpeed behind
 gpudiag's back), and holds the first finding against the cause that must be named: its code, its rank, and
 where it has more, a word. Prints Markdown.
 
-    python -m benchmarks.train_outside_faults --results FILE [--ranks 2 --ranks 3] [--fault NAME] [--python PATH]
-                                              [--page docs/training.md]
+    python -m benchmarks.train_outside_faults --results FILE [--ranks 2 --ranks 3] [--fault NAME] \
+        [--python PATH] [--page docs/training.md]
 
 `--python` is an interpreter with DeepSpeed: without it the faults of DeepSpeed are left out.
 

@@ -1,4 +1,4 @@
-"""How far do right gradients in half precision differ from those of one process, by rounding alone?
+r"""How far do right gradients in half precision differ from those of one process, by rounding alone?
 
 Splits every batch of a training over 1, 2, 3, 4, 5 and 8 ranks in one process, with no strategy in between:
 the mean of the ranks' gradients against the gradient of the whole batch, at the same parameters, step by
@@ -6,8 +6,8 @@ step. Prints Markdown: the largest error over all steps, numbers of ranks, batch
 workload, dtype and optimizer, and that of the loss. The limits in gpudiag/training/precision.py are five
 times the figures that this prints.
 
-    python -m benchmarks.train_rounding [--steps 12] [--seeds 5] [--batch-size 1 --batch-size 8 --batch-size 64]
-                                        [--page docs/training.md]
+    python -m benchmarks.train_rounding [--steps 12] [--seeds 5] \
+        [--batch-size 1 --batch-size 8 --batch-size 64] [--page docs/training.md]
 """
 
 import argparse

@@ -68,7 +68,12 @@ TRIES = (
         "the optimizer has the parameters of another model",
         (("torch.optim.Adam(model.parameters(), lr=1e-3)", "torch.optim.Adam(Net().parameters(), lr=1e-3)"),),
     ),
-    Try("misspelt", "several_cards", "the class's name is misspelt", (("model = DistributedDataParallel(", "model = DistributedDataParalled("),)),
+    Try(
+        "misspelt",
+        "several_cards",
+        "the class's name is misspelt",
+        (("model = DistributedDataParallel(", "model = DistributedDataParalled("),),
+    ),
     Try("no sampler", "several_cards", "no sampler: every rank reads all", ((_SAMPLER, "None"),)),
     Try(
         "no set_epoch",
@@ -92,12 +97,14 @@ TRIES = (
         "another average",
         "methods",
         "rank 0 alone calls the `all_reduce` of the loss",
-        (("            dist.all_reduce(mean)  # MARK average", (
-            "            if dist.get_rank() == 0:\n"
-            "                dist.all_reduce(mean)"
-        )),),
+        (
+            (
+                "            dist.all_reduce(mean)  # MARK average",
+                "            if dist.get_rank() == 0:\n                dist.all_reduce(mean)",
+            ),
+        ),
     ),
-)  # fmt: skip
+)
 
 
 def main() -> None:
@@ -149,8 +156,12 @@ def _ours(path: Path) -> str:
         str(path),
     )
     done = subprocess.run(
-        [sys.executable, "-m", "gpudiag", "train", *flags], capture_output=True, text=True, timeout=600, check=False
-    )  # fmt: skip
+        [sys.executable, "-m", "gpudiag", "train", *flags],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     report: Any = json.loads(done.stdout)
     findings = [f"`{one['code']}` {one['message']}" for one in report["findings"]]
     return f"{report['outcome'].upper()} {'; '.join(findings)}".strip()

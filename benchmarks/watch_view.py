@@ -1,4 +1,4 @@
-"""Compare `gpudiag watch` with nvitop on one simulated machine of 8 GPUs: start, cost and bytes, in one run.
+r"""Compare `gpudiag watch` with nvitop on one simulated machine of 8 GPUs: start, cost and bytes, in one run.
 
 Both run in a pseudo-terminal of 120 x 40, one after the other, in rounds. Start: wall and processor time
 until the first GPU's name is drawn. Cost: processor time of the view's own process and of its children, in
@@ -6,7 +6,8 @@ per cent of one processor, while the machine works and nobody presses a key; a f
 process takes from one reading to the next. Nothing here is a speed of a GPU: calls into a simulated driver
 cost next to nothing, with `+driver-costs` what they cost on an H100.
 
-    python benchmarks/watch_view.py [--rounds 3] [--seconds 30] [--interval 2] [--scenario h100x8+busy:0+busy:1+driver-costs]
+    python benchmarks/watch_view.py [--rounds 3] [--seconds 30] [--interval 2] \
+        [--scenario h100x8+busy:0+busy:1+driver-costs]
 """
 
 import argparse
@@ -65,7 +66,8 @@ def measure(name: str, environment: Mapping[str, str], seconds: float, interval:
     pid, terminal = pty.fork()
     if pid == 0:
         argv = argv_of(name, interval)
-        os.execve(argv[0], argv, {**environment, "TERM": "xterm-256color"})  # noqa: S606 - no shell is the point
+        # No shell is the point.
+        os.execve(argv[0], argv, {**environment, "TERM": "xterm-256color"})  # noqa: S606
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, _COLUMNS, 0, 0))
     began, seen = time.monotonic(), b""
     try:

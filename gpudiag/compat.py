@@ -57,7 +57,10 @@ def parse_iso_time(text: str) -> datetime:
     import re  # late: a listing reads no time
 
     # Date, time, fraction and zone, as ISO 8601 has them in its two forms.
-    form = r"(\d{4})-?(\d\d)-?(\d\d)(?:[T ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?(?:(Z)|([+-]\d\d):?(\d\d)?)?)?"
+    form = (
+        r"(\d{4})-?(\d\d)-?(\d\d)"
+        r"(?:[T ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?(?:(Z)|([+-]\d\d):?(\d\d)?)?)?"
+    )
     match = re.fullmatch(form, text)
     if match is None:
         raise ValueError(f"Invalid isoformat string: {text!r}")

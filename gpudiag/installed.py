@@ -59,7 +59,7 @@ def command_for(installed: Distribution, extra: str) -> str:
 
 
 def repair_command(module: str, python: str | None = None, *, is_there: bool = False) -> str:
-    """The command that installs the package that an interpreter lacks, or again one that is there and lacks a part."""
+    """The command that installs a package that an interpreter lacks, or one again that lacks a part."""
     top = module.partition(".")[0]
     again = ("--force-reinstall", "--no-deps") if is_there or top != module else ()
     return pip_command(*again, _MODULES.get(top, top), python=python)

@@ -1,9 +1,9 @@
 """What gpudiag itself was refused: processes, threads, memory, open files, /proc.
 
-Never a fault of the machine. A limit (`ulimit`, the control group of a container) refuses at any moment: the
-first fork, a thread in a child, the loading of a library. `shortage_of` recognises the refusal in an
-exception, `shortage_in` in the last words of another program. Both name the limit, so that the reader knows
-what to raise.
+It is never a fault of the machine. A limit (`ulimit`, the control group of a container) refuses at any
+moment: the first fork, a thread in a child, the loading of a library. `shortage_of` recognises the refusal in
+an exception, `shortage_in` in the last words of another program. Both name the limit, so that the reader
+knows what to raise.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ _T = TypeVar("_T")
 async def within(seconds: float, awaited: Awaitable[_T]) -> _T:
     """What comes of it within that time.
 
-    As asyncio.wait_for, which before Python 3.12 can lose a cancellation. It loses one that comes when the
-    awaited is done already: a loop around it then goes on for ever, and a service cannot stop.
+    It is as asyncio.wait_for, which before Python 3.12 can lose a cancellation. It loses one that comes when
+    the awaited is done already: a loop around it then goes on for ever, and a service cannot stop.
 
     Raises:
         asyncio.TimeoutError: nothing came; it is cancelled.

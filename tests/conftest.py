@@ -27,7 +27,8 @@ def _keep_bytecode() -> None:
 
 
 def _use_memory_for_temporary_files() -> None:
-    """Keep temporary files in memory, unless TMPDIR says where, or there is little room, or programs cannot run there.
+    """Keep temporary files in memory, unless TMPDIR says where, or there is little room, or programs cannot
+    run there.
 
     A simulated machine is some 500 small files, which a disk takes ten times as long to write and remove.
     """
@@ -56,7 +57,9 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Under `-m ranks`, leave out files in which nothing has that mark: to import them all takes longer than a test."""
+    """Under `-m ranks`, leave out files in which nothing has that mark: to import them all takes longer than
+    a test.
+    """
     if config.option.markexpr != "ranks" or not collection_path.match("test_*.py"):
         return None
     return "pytest.mark.ranks" not in collection_path.read_text() or None
@@ -69,7 +72,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under `--slice NUMBER/COUNT`, leave out all other tests marked `sliced`, but for those marked `each_run`."""
+    """Under `--slice NUMBER/COUNT`, leave out all other tests marked `sliced`, but for those marked
+    `each_run`.
+    """
     if not config.option.slice:
         return
     number, count = map(int, config.option.slice.split("/"))

@@ -1,7 +1,8 @@
-"""Machines' services as a hub meets them, on real sockets: good ones, and those that hang, lie, are old, or have a wrong clock.
+"""Machines' services as a hub meets them, on real sockets: good ones, and those that hang, lie, are old, or
+have a wrong clock.
 
-One thread with one loop serves all of them, each on a port of its own; `python -m tests.fake_machines` is not needed: a
-benchmark imports it into a process of its own.
+One thread with one loop serves all of them, each on a port of its own; `python -m tests.fake_machines` is not
+needed: a benchmark imports it into a process of its own.
 """
 
 import asyncio
@@ -38,7 +39,8 @@ def live_document(host: str, gpus: int = 8, **changes: Any) -> dict[str, Any]:
         {
             "uuid": f"GPU-{host}-{index}", "bus_id": f"00000000:{0x10 + index:02x}:00.0", "nvml_index": index,
             "responding": True, "health": "ok", "finding_codes": [], "name": "NVIDIA H100 80GB HBM3",
-            "utilization_percent": 90 + index % 8, "memory_total_bytes": 80 * GIB, "memory_used_bytes": 60 * GIB,
+            "utilization_percent": 90 + index % 8, "memory_total_bytes": 80 * GIB,
+            "memory_used_bytes": 60 * GIB,
             "temperature_celsius": 50 + index, "power_draw_watts": 600.5, "fan_speed_percent": None,
             "processes": [{"pid": 4000 + index, "user": "ann", "command": "python train.py"}],
             "pods": [], "slurm_jobs": [{"slurm_job_id": 4711, "user": "ann"}],
@@ -47,9 +49,11 @@ def live_document(host: str, gpus: int = 8, **changes: Any) -> dict[str, Any]:
         for index in range(gpus)
     ]  # fmt: skip
     return {
-        "schema": "gpudiag.live/1", "sequence": 1, "at": now, "host": host, "simulated": None, "version": __version__,
+        "schema": "gpudiag.live/1", "sequence": 1, "at": now, "host": host, "simulated": None,
+        "version": __version__,
         "driver_version": "580.105.08", "cuda_driver_version": "13.0", "verdict": "pass",
-        "headline": f"{gpus} healthy", "devices": devices, "findings_version": 1, "finding_count": 0, "findings": [],
+        "headline": f"{gpus} healthy", "devices": devices, "findings_version": 1, "finding_count": 0,
+        "findings": [],
         "active_runs": [],
     } | changes  # fmt: skip
 
@@ -59,8 +63,10 @@ FAILED = {
     "headline": "7 healthy, 1 lost",
     "finding_count": 2,
     "findings": [
-        {"code": "gpu.lost", "outcome": "fail", "message": "GPU 5 has fallen off the bus", "remedy": "Reset it: `nvidia-smi -r -i 5`", "blocks_jobs": True},
-        {"code": "gpu.hot", "outcome": "warn", "message": "GPU 2 is hot", "remedy": "Look at the fans", "blocks_jobs": False},
+        {"code": "gpu.lost", "outcome": "fail", "message": "GPU 5 has fallen off the bus",
+            "remedy": "Reset it: `nvidia-smi -r -i 5`", "blocks_jobs": True},
+        {"code": "gpu.hot", "outcome": "warn", "message": "GPU 2 is hot", "remedy": "Look at the fans",
+            "blocks_jobs": False},
     ],
 }  # fmt: skip
 

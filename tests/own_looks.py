@@ -28,7 +28,9 @@ def own_look(
     pid: int = 77,
     record: FlightRecord | None = None,
 ) -> OwnLook:
-    """The look of a rank in the user's line `FILE:LINE in FUNCTION`, which is in the library's frames, innermost first."""
+    """The look of a rank in the user's line `FILE:LINE in FUNCTION`, which is in the library's frames,
+    innermost first.
+    """
     frames = (*_frames(library), *_frames((place,), text))
     main = ThreadLook(pid, "MainThread", "S", 1.0, syscall=syscall, awaited=awaited, frames=frames)
     look = ProcessLook(0.0, pid, "S", 1.0, threads=(main,), stacks=OWN_STACKS)

@@ -1,4 +1,6 @@
-"""What was recorded on real machines (tests/corpus/machines): two, one with an H100 and one with an H200, in all its parts."""
+"""What was recorded on real machines (tests/corpus/machines): two, one with an H100 and one with an H200, in
+all its parts.
+"""
 
 import gzip
 import json

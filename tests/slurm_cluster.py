@@ -56,7 +56,9 @@ class Cluster:
                 daemon.wait(20)
 
     def _await_steps(self) -> None:
-        """Let the processes that watch job steps end: each has a socket, and would outlive a slurmd that is gone."""
+        """Let the processes that watch job steps end: each has a socket, and would outlive a slurmd that is
+        gone.
+        """
         until = time.monotonic() + 20
         while any(self.folder.glob("spool/n*/n*_*")) and time.monotonic() < until:
             time.sleep(0.05)
@@ -91,7 +93,9 @@ class Cluster:
 def slurm_cluster(
     folder: Path, prolog: Path | None = None, epilog: Path | None = None, gpus: int = 0, nodes: int = 1
 ) -> Iterator[Cluster]:
-    """A running cluster whose nodes start `prolog` before each job and `epilog` after it, and have that many GPUs."""
+    """A running cluster whose nodes start `prolog` before each job and `epilog` after it, and have that many
+    GPUs.
+    """
     host = socket.gethostname().partition(".")[0]
     munge = folder / "munge.key"
     munge.write_bytes(os.urandom(1024))

@@ -109,7 +109,9 @@ def _peer(machine: dict[str, Any], index: int, other: int, places: list[PciPlace
 
 
 def _made_up(machine: dict[str, Any], written: list[str]) -> list[str]:
-    """Places that fit the matrix: what is PIX shares a switch, what is PXB chips of one, what is PHB a host bridge."""
+    """Places that fit the matrix: what is PIX shares a switch, what is PXB chips of one, what is PHB a host
+    bridge.
+    """
     rows = [row.split() for row in machine["matrix"]]
     chip, switch, root = (
         _joined(rows, len(written), labels) for labels in (("PIX",), _NEAR, (*_NEAR, "PHB"))

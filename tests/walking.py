@@ -14,7 +14,9 @@ _SHOWN = 20
 def walk(
     cases: Iterable[Any], name: Callable[[Any], object] = str
 ) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
-    """A test that tries the decorated function on each case, and fails with the names of those that it fails for."""
+    """A test that tries the decorated function on each case, and fails with the names of those that it fails
+    for.
+    """
 
     def walked(tries: Callable[[Any], None]) -> Callable[[], None]:
         def test() -> None:

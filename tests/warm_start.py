@@ -64,7 +64,9 @@ class WarmProcess:
     def __init__(
         self, words: Sequence[str], environment: Mapping[str, str], stdin: int, stdout: int, stderr: int
     ) -> None:
-        """Start `python WORDS`, which are `-m gpudiag ...` or `-c PROGRAM ...`, as the leader of a process session."""
+        """Start `python WORDS`, which are `-m gpudiag ...` or `-c PROGRAM ...`, as the leader of a process
+        session.
+        """
         self.args = [sys.executable, *words]
         self.returncode: int | None = None
         request = {"words": [*words], "environment": dict(environment), "cwd": os.getcwd()}
@@ -273,7 +275,8 @@ def _become(files: list[int], words: list[str], environment: dict[str, str], cwd
     sys.argv = [words[0] if words[0] == "-c" else str(REPOSITORY / words[1] / "__main__.py"), *words[2:]]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         was, mode = getattr(sys, name), "r" if number == 0 else "w"
-        fresh = open(number, mode, 1 if number == 2 else -1, was.encoding, was.errors, closefd=False)  # noqa: SIM115 - it stays
+        # It stays open.
+        fresh = open(number, mode, 1 if number == 2 else -1, was.encoding, was.errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, fresh)
         setattr(sys, f"__{name}__", fresh)
     for folder in filter(None, environment.get("LD_LIBRARY_PATH", "").split(":")):
@@ -285,7 +288,7 @@ def _become(files: list[int], words: list[str], environment: dict[str, str], cwd
 
 
 def _show(words: list[str], environment: dict[str, str]) -> None:
-    """Have /proc/PID/cmdline and environ show these: they are what lies where the kernel put the first ones."""
+    """Have /proc/PID/cmdline and environ show these: what lies where the kernel put the first ones."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     # proc_pid_stat(5): arg_start, arg_end, env_start, env_end are fields 48 to 51, the state is the third.
     places = [int(field) for field in fields[45:49]]

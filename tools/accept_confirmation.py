@@ -43,9 +43,14 @@ _MOST_BYTES = 16 * 1024**2
 _LEAST_TOGETHER = {"torch": (2, 4), "python": (3, 10)}
 # What a capability's major number is of, as NVML has both.
 _CAPABILITIES = {
-    "pascal": ("6",), "volta": ("7.0", "7.2"), "turing": ("7.5",), "ampere": ("8.0", "8.6", "8.7"), "ada": ("8.9",),
-    "hopper": ("9",), "blackwell": ("10", "11", "12"),
-}  # fmt: skip
+    "pascal": ("6",),
+    "volta": ("7.0", "7.2"),
+    "turing": ("7.5",),
+    "ampere": ("8.0", "8.6", "8.7"),
+    "ada": ("8.9",),
+    "hopper": ("9",),
+    "blackwell": ("10", "11", "12"),
+}
 _HANGS, _READINGS, _PREFLIGHT = "hang_jobs", "readings", "preflight"
 
 
@@ -289,8 +294,16 @@ def _key(row: str) -> tuple[str, ...]:
 
 
 _LOOKS: tuple[Callable[[AnonymousConfirmation], Iterator[str]], ...] = (
-    _not_whole, _private, _simulated, _versions, _time, _gpus, _outcomes, _checks, _speeds,
-)  # fmt: skip
+    _not_whole,
+    _private,
+    _simulated,
+    _versions,
+    _time,
+    _gpus,
+    _outcomes,
+    _checks,
+    _speeds,
+)
 
 
 # --- adding it

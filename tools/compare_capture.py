@@ -254,7 +254,8 @@ def report(path: Path, machine: str | None, everything: bool) -> bool:
         UsageError: the file is no capture, or there is no machine to hold it against.
     """
     try:
-        root = ElementTree.fromstring(path.read_text())  # noqa: S314 - a file that the user names, without entities
+        # The user names the file, and it has no entities.
+        root = ElementTree.fromstring(path.read_text())  # noqa: S314
     except (OSError, ElementTree.ParseError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is no output of nvidia-smi -q -x: {error}") from error
     if root.tag != "nvidia_smi_log" or root.find("gpu") is None:

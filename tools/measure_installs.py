@@ -1,6 +1,7 @@
-"""Installs gpudiag in every way of docs/install.md, under each Python, and prints the costs.
+r"""Installs gpudiag in every way of docs/install.md, under each Python, and prints the costs.
 
-    python -m tools.measure_installs [--pythons PYTHON ...] [--single-file FILE | --release FOLDER] [--ways WAY ...]
+    python -m tools.measure_installs [--pythons PYTHON ...] \
+        [--single-file FILE | --release FOLDER] [--ways WAY ...]
 
 Each way starts from nothing: a new virtual environment (its making is counted) and pip's own download cache
 as it is. Then `gpudiag preflight --level instant` must end as it should on a simulated machine with a lost
@@ -120,7 +121,12 @@ def unpack_rpm(_python: str, built: Built, folder: Path) -> list[str]:
     if shutil.which("rpm2cpio") is None or shutil.which("cpio") is None:
         raise LookupError("rpm2cpio or cpio is not installed")
     with subprocess.Popen(["rpm2cpio", str(built.rpm)], stdout=subprocess.PIPE) as unpacked:  # noqa: S607
-        subprocess.run(["cpio", "--quiet", "-idm"], stdin=unpacked.stdout, cwd=folder, check=True)  # noqa: S607
+        subprocess.run(
+            ["cpio", "--quiet", "-idm"],  # noqa: S607
+            stdin=unpacked.stdout,
+            cwd=folder,
+            check=True,
+        )
     return _start_unpacked(folder)
 
 
@@ -205,8 +211,11 @@ def try_out(command: list[str]) -> str:
     gate = [*command, "preflight", "--level", "instant", "--fail-on", "machine", "--reason"]
     done = subprocess.run(
         [*command, "simulate", "h100x8+lost:3", "--", *gate],
-        capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
     if done.returncode == 1 and "gpu.lost" in done.stdout:
         return "yes"
     return f"no: exit status {done.returncode}: {(done.stdout + done.stderr).strip()[-200:]}"
@@ -236,9 +245,14 @@ def find_built(folder: Path) -> Built:
 
 def _run(*command: str, environment: dict[str, str] | None = None, folder: Path = ROOT) -> None:
     subprocess.run(
-        command, cwd=folder, env=environment, check=True, timeout=LIMIT_SECONDS,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        env=environment,
+        check=True,
+        timeout=LIMIT_SECONDS,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _processor_seconds() -> float:

@@ -23,11 +23,11 @@ SLICE_PARTS = {HANG: 5, "codes": 22, LOST: 44}
 AT_ONCE = 16
 _HEAD = f"""{HEADING}
 
-`python -m tools.walk_nvml`: every NVML function that gpudiag calls on a machine (by the simulated library's own counts)
-hangs, answers each return code of nvmlReturn_t, and every call of a GPU is the one from which on it is lost. Right: a
-hang is `gpu.hung` on that GPU and nothing else, a loss `gpu.lost`, any other error is reported for that GPU and the machine
-does not pass; where no GPU answers a function at all, no check passes that reads it. CI walks a slice, another one on
-each machine.
+`python -m tools.walk_nvml`: every NVML function that gpudiag calls on a machine (by the simulated library's
+own counts) hangs, answers each return code of nvmlReturn_t, and every call of a GPU is the one from which
+on it is lost. Right: a hang is `gpu.hung` on that GPU and nothing else, a loss `gpu.lost`, any other error
+is reported for that GPU and the machine does not pass; where no GPU answers a function at all, no check
+passes that reads it. CI walks a slice, another one on each machine.
 
 | machine | functions | hangs | return codes | lost half way | wrong |
 | --- | --- | --- | --- | --- | --- |
@@ -48,9 +48,13 @@ def walk(machine: str, part: int, parts: dict[str, int]) -> dict[str, Any]:
     counts = {name: count for name, (count, _) in found.items()}
     wrong = [words for _, faults in found.values() for words in faults]
     return {
-        "machine": machine, "healthy": healthy, "functions": functions, **counts, "wrong": wrong,
+        "machine": machine,
+        "healthy": healthy,
+        "functions": functions,
+        **counts,
+        "wrong": wrong,
         "seconds": round(monotonic() - began, 1),
-    }  # fmt: skip
+    }
 
 
 def walk_all(parts: dict[str, int]) -> Iterator[dict[str, Any]]:

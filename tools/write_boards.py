@@ -60,7 +60,14 @@ def stat(
     return Panel(title, "stat", (Query(expr, legend),), unit, width=4, height=4, bad_from=bad_from)
 
 
-def lines(title: str, *queries: Query, unit: str = "short", low: float | None = 0.0, high: float | None = None, text: str = "") -> Panel:  # fmt: skip
+def lines(
+    title: str,
+    *queries: Query,
+    unit: str = "short",
+    low: float | None = 0.0,
+    high: float | None = None,
+    text: str = "",
+) -> Panel:
     """Lines over time."""
     return Panel(title, "timeseries", queries, unit, text, low=low, high=high)
 
@@ -103,13 +110,12 @@ FLEET = (
         "table",
         (
             Query(f"sum by (host, instance) (gpudiag_gpu_up {_NAMED})", "GPUs that answer"),
-            Query(
-                "sum by (host, instance) (gpudiag_checks{outcome=\"fail\"}"
-                f" {_NAMED})", "checks that fail"),
+            Query(f'sum by (host, instance) (gpudiag_checks{{outcome="fail"}} {_NAMED})', "checks that fail"),
             Query(f"avg by (host, instance) (gpudiag_gpu_utilization_ratio {_NAMED})", "utilisation"),
             Query(
-                'max by (host, instance)'
-                f' (gpudiag_gpu_temperature_celsius{{sensor="gpu"}} {_NAMED})', "hottest GPU (C)"),
+                f'max by (host, instance) (gpudiag_gpu_temperature_celsius{{sensor="gpu"}} {_NAMED})',
+                "hottest GPU (C)",
+            ),
             Query(f"sum by (host, instance) (gpudiag_gpu_power_watts {_NAMED})", "power (W)"),
         ),
         text=(
@@ -120,14 +126,24 @@ FLEET = (
         hidden=("Time",),
         links={"host": _TO_MACHINE, "instance": ("http://${__data.fields.instance}/", "The service's page")},
     ),
-    lines("Utilisation by machine", Query(f"avg by (host) (gpudiag_gpu_utilization_ratio {_NAMED})", "{{host}}"), unit="percentunit", high=1),
+    lines(
+        "Utilisation by machine",
+        Query(f"avg by (host) (gpudiag_gpu_utilization_ratio {_NAMED})", "{{host}}"),
+        unit="percentunit",
+        high=1,
+    ),
     lines("Faults by machine", Query("sum by (host) (gpudiag_finding)", "{{host}}")),
-)  # fmt: skip
+)
 
 MACHINE = (
     stat("NVML", f"gpudiag_nvml_state{{{_HERE}}} == 1", legend="{{state}}"),
     stat("Sampler", f"gpudiag_sampler_state{{{_HERE}}} == 1", legend="{{state}}"),
-    stat("Age of the numbers", f"time() - gpudiag_collect_last_success_timestamp_seconds{{{_HERE}}}", "s", bad_from=60),
+    stat(
+        "Age of the numbers",
+        f"time() - gpudiag_collect_last_success_timestamp_seconds{{{_HERE}}}",
+        "s",
+        bad_from=60,
+    ),
     stat("Checks that fail", f'gpudiag_checks{{{_HERE},outcome="fail"}}', bad_from=1),
     stat("GPUs that do not answer", f"sum(gpudiag_gpu_up{{{_HERE}}} == bool 0)", bad_from=1),
     stat("Power", f"sum(gpudiag_gpu_power_watts{{{_HERE}}})", "watt"),
@@ -157,17 +173,27 @@ MACHINE = (
         hidden=tuple(name for name in (*_NOT_SHOWN, "host") if name != "instance"),
         links={"code": _TO_CAUSE},
     ),
-    lines("Utilisation", Query(f"gpudiag_gpu_utilization_ratio{{{_HERE}}}", "GPU {{gpu}}"), unit="percentunit", high=1),
+    lines(
+        "Utilisation",
+        Query(f"gpudiag_gpu_utilization_ratio{{{_HERE}}}", "GPU {{gpu}}"),
+        unit="percentunit",
+        high=1,
+    ),
     lines(
         "Memory in use",
         Query(
-            f"gpudiag_gpu_memory_used_bytes{{{_HERE}}} /"
-            f" gpudiag_gpu_memory_total_bytes{{{_HERE}}}", "GPU {{gpu}}"),
+            f"gpudiag_gpu_memory_used_bytes{{{_HERE}}} / gpudiag_gpu_memory_total_bytes{{{_HERE}}}",
+            "GPU {{gpu}}",
+        ),
         unit="percentunit",
         high=1,
     ),
     lines("Power by GPU", Query(f"gpudiag_gpu_power_watts{{{_HERE}}}", "GPU {{gpu}}"), unit="watt"),
-    lines("Temperature", Query(f'gpudiag_gpu_temperature_celsius{{{_HERE},sensor="gpu"}}', "GPU {{gpu}}"), unit="celsius"),
+    lines(
+        "Temperature",
+        Query(f'gpudiag_gpu_temperature_celsius{{{_HERE},sensor="gpu"}}', "GPU {{gpu}}"),
+        unit="celsius",
+    ),
     lines("SM clock", Query(f'gpudiag_gpu_clock_hertz{{{_HERE},clock="sm"}}', "GPU {{gpu}}"), unit="hertz"),
     lines(
         "Tensor cores at work",
@@ -196,17 +222,23 @@ MACHINE = (
         renamed={"Value": "ago", "gpu": "GPU"},
         links={"gpu": _TO_GPU},
     ),
-)  # fmt: skip
+)
 
 GPU = (
     stat("State", f"gpudiag_gpu_status{{{_GPU}}} == 1", legend="{{state}}"),
     stat("Answers", f"gpudiag_gpu_up{{{_GPU}}}"),
     stat("Recovery action", f"gpudiag_gpu_recovery_action{{{_GPU}}}", bad_from=1),
     stat("Processes", f"gpudiag_gpu_processes{{{_GPU}}}"),
-    stat("Rows not replaced", 
-        f"gpudiag_gpu_remap_failure{{{_GPU}}} +"
-        f" gpudiag_gpu_remap_pending{{{_GPU}}}", bad_from=1),
-    stat("Uncorrected errors", f'sum(gpudiag_gpu_ecc_errors_total{{{_GPU},severity="uncorrected"}})', bad_from=1),
+    stat(
+        "Rows not replaced",
+        f"gpudiag_gpu_remap_failure{{{_GPU}}} + gpudiag_gpu_remap_pending{{{_GPU}}}",
+        bad_from=1,
+    ),
+    stat(
+        "Uncorrected errors",
+        f'sum(gpudiag_gpu_ecc_errors_total{{{_GPU},severity="uncorrected"}})',
+        bad_from=1,
+    ),
     Panel(
         "Which GPU",
         "table",
@@ -279,7 +311,7 @@ GPU = (
         Query(f"gpudiag_gpu_ecc_errors_total{{{_GPU}}}", "{{severity}} ({{scope}})"),
         Query(f"gpudiag_gpu_remapped_rows{{{_GPU}}}", "rows replaced ({{cause}})"),
     ),
-)  # fmt: skip
+)
 
 
 # --- as Grafana has it
@@ -319,9 +351,13 @@ def _board(
     uid: str, title: str, panels: Sequence[Panel], variables: Sequence[Json], links: Sequence[Json]
 ) -> Json:
     others: Json = {
-        "title": "Fleet, machine, GPU", "type": "dashboards", "tags": ["gpudiag"], "asDropdown": False,
-        "includeVars": True, "keepTime": True,
-    }  # fmt: skip
+        "title": "Fleet, machine, GPU",
+        "type": "dashboards",
+        "tags": ["gpudiag"],
+        "asDropdown": False,
+        "includeVars": True,
+        "keepTime": True,
+    }
     source: Json = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
     return {
         "uid": uid,
@@ -340,8 +376,14 @@ def _board(
 
 def _variable(name: str, query: str, label: str) -> Json:
     return {
-        "name": name, "label": label, "type": "query", "datasource": _SOURCE, "query": query, "refresh": 2, "sort": 3,
-    }  # fmt: skip
+        "name": name,
+        "label": label,
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": query,
+        "refresh": 2,
+        "sort": 3,
+    }
 
 
 def _placed(panels: Sequence[Panel]) -> list[Json]:

@@ -1,7 +1,8 @@
 """Write deploy/helm: the chart's templates, values, their schema and its version.
 
-`python -m tools.write_chart`. Every template is a manifest of deploy/kubernetes, or the gate of docs/ci/kubernetes, in
-which some lines are replaced: change those files. A replaced line that a manifest no longer has ends the program.
+`python -m tools.write_chart`. Every template is a manifest of deploy/kubernetes, or the gate of
+docs/ci/kubernetes, in which some lines are replaced: change those files. A replaced line that a manifest no
+longer has ends the program.
 `_names.tpl`, `alerts.yaml`, `boards.yaml` and `NOTES.txt` have no manifest, and are written by hand.
 """
 
@@ -34,7 +35,8 @@ def named(part: str = "", more: str = "") -> Changes:
     suffix = f"-{part}" if part else ""
     labels = f"gpudiag.{part}.labels" if part else "gpudiag.labels"
     return {
-        f"metadata:\n  name: gpudiag{suffix}\n  labels:\n    app.kubernetes.io/name: gpudiag{suffix}\nspec:\n": (
+        f"metadata:\n  name: gpudiag{suffix}\n  labels:\n    app.kubernetes.io/name:"
+        f" gpudiag{suffix}\nspec:\n": (
             f'metadata:\n  name: {{{{ include "gpudiag.fullname" . }}}}{suffix}\n'
             "  namespace: {{ .Release.Namespace }}\n"
             f'  labels:\n    {{{{- include "{labels}" . | nindent 4 }}}}\n{more}spec:\n'
@@ -83,21 +85,26 @@ _DAEMONSET: Changes = {
     **of_pods(),
     '      nodeSelector:\n        nvidia.com/gpu.present: "true"\n': _optional("nodeSelector", 6),
     (
-        "      tolerations:\n        - key: nvidia.com/gpu\n          operator: Exists\n          effect: NoSchedule\n"
+        "      tolerations:\n        - key: nvidia.com/gpu\n          operator: Exists\n"
+        "          effect: NoSchedule\n"
     ): _optional("tolerations", 6),
     "      runtimeClassName: nvidia\n": (
         _word("runtimeClassName", 6) + _word("priorityClassName", 6) + _optional("imagePullSecrets", 6)
     ),
     '"chown", "10001:10001",': '"chown", "{{ ternary "0:0" "10001:10001" .Values.namePods }}",',
     f"      containers:\n        - name: gpudiag\n{_IMAGE}": (
-        '        {{- if .Values.preflight.enabled }}\n        {{- include "gpudiag.preflight.of.node" . | nindent 8 }}\n'
+        "        {{- if .Values.preflight.enabled }}\n"
+        '        {{- include "gpudiag.preflight.of.node" . | nindent 8 }}\n'
         f"        {{{{- end }}}}\n      containers:\n        - name: gpudiag\n{_CHART_IMAGE}"
     ),
     f"        - name: own-state\n{_IMAGE}": f"        - name: own-state\n{_CHART_IMAGE}",
-    '"--allow-host", "$(POD_IP)"]': '"--allow-host", "$(POD_IP)"{{ range .Values.extraArgs }}, {{ . | quote }}{{ end }}]',
+    '"--allow-host", "$(POD_IP)"]': (
+        '"--allow-host", "$(POD_IP)"{{ range .Values.extraArgs }}, {{ . | quote }}{{ end }}]'
+    ),
     "          securityContext:\n            allowPrivilegeEscalation: false\n": (
         "          securityContext:\n            {{- if .Values.namePods }}\n            runAsUser: 0\n"
-        "            runAsNonRoot: false\n            {{- end }}\n            allowPrivilegeEscalation: false\n"
+        "            runAsNonRoot: false\n            {{- end }}\n"
+        "            allowPrivilegeEscalation: false\n"
     ),
     (
         "          resources:\n            requests:\n              cpu: 50m\n              memory: 128Mi\n"
@@ -130,7 +137,8 @@ _MONITOR: Changes = {
 }
 _VALUES = """\
 # Written by `make pages` from the manifests of deploy/kubernetes (tools/write_chart.py).
-# The service on every node. false: only the template "gpudiag.preflight", for a chart of jobs that depends on this one.
+# The service on every node. false: only the template "gpudiag.preflight", for a chart of jobs that depends
+# on this one.
 service:
   enabled: true
 image:
@@ -155,14 +163,16 @@ extraArgs: []
 tokensSecret: gpudiag-tokens
 # A folder of the node, in which a machine's history outlives the pod.
 stateDirectory: /var/lib/gpudiag
-# Metrics and page show which pod has which GPU. The kubelet answers root alone, so the container's user is root, without
-# capabilities, and the folder is stateDirectory with "-root" behind it.
+# Metrics and page show which pod has which GPU. The kubelet answers root alone, so the container's user is
+# root, without capabilities, and the folder is stateDirectory with "-root" behind it.
 namePods: false
-# An init container judges the node's GPUs before the service starts: `kubectl get pod -o yaml` shows the reason in a line.
+# An init container judges the node's GPUs before the service starts: `kubectl get pod -o yaml` shows the
+# reason in a line.
 preflight:
   enabled: false
-  # report: the service starts whatever is found. hold: on FAIL, or without a verdict, the pod does not start, and the
-  # kubelet tries again: what waits for the DaemonSet waits too, and nobody can look at the node's page or metrics.
+  # report: the service starts whatever is found. hold: on FAIL, or without a verdict, the pod does not
+  # start, and the kubelet tries again: what waits for the DaemonSet waits too, and nobody can look at the
+  # node's page or metrics.
   onFail: report
   level: instant # the other levels start work on the GPUs, and need an image with torch
   seconds: 60
@@ -250,7 +260,8 @@ def chart_text() -> str:
         # Written by `make pages`: the version is that of gpudiag/__init__.py.
         apiVersion: v2
         name: gpudiag
-        description: Which GPUs of a cluster are fit to train on; of the others, which part is to blame, and what to do.
+        description: Which GPUs of a cluster are fit to train on; of the others, which part is to blame,
+          and what to do.
         type: application
         version: {__version__}
         appVersion: "{__version__}"
@@ -305,17 +316,20 @@ def preflight_text() -> str:
     gate = changed(
         container + "\n",
         {
-            "image: gpudiag:slim # docker build -t gpudiag:slim . ; quick and above need gpudiag:full, which has torch\n": (
-                "image: {{ .image | quote }}\n  imagePullPolicy: {{ .pullPolicy | default \"IfNotPresent\" }}\n"
+            "image: gpudiag:slim # docker build -t gpudiag:slim . ; quick and above need gpudiag:full, which"
+            " has torch\n": (
+                'image: {{ .image | quote }}\n  imagePullPolicy: {{ .pullPolicy | default "IfNotPresent" }}\n'
             ),
-            'value: &gpus "8"\n': "value: {{ .gpus | default \"\" | quote }}\n",
-            "value: instant #": "value: {{ .level | default \"instant\" }} #",
+            'value: &gpus "8"\n': 'value: {{ .gpus | default "" | quote }}\n',
+            "value: instant #": 'value: {{ .level | default "instant" }} #',
             'value: "60"\n': "value: {{ .seconds | default 60 | quote }}\n",
-            "value: stop #": "value: {{ .unsure | default \"stop\" }} #",
-            "      exit $status\n": "      exit {{ if eq (.onFail | default \"hold\") \"report\" }}0{{ else }}$status{{ end }}\n",
+            "value: stop #": 'value: {{ .unsure | default "stop" }} #',
+            "      exit $status\n": (
+                '      exit {{ if eq (.onFail | default "hold") "report" }}0{{ else }}$status{{ end }}\n'
+            ),
         },
         "docs/ci/kubernetes/job.yaml",
-    )  # fmt: skip
+    )
     return (_HEAD % GATE.relative_to(ROOT)) + _PREFLIGHT.replace("@gate", gate.rstrip("\n"))
 
 
@@ -326,8 +340,8 @@ An init container that keeps a pod off GPUs that are not fit. In a chart that ha
   initContainers:
     {{- include "gpudiag.preflight" (dict "image" "gpudiag:slim" "gpus" 8) | nindent 4 }}
 
-and gives it the `resources` of the container whose GPUs are to be judged, by `"resources" .Values.resources`. Others:
-pullPolicy, level (instant), seconds (60), unsure (stop; or run), onFail (hold; or report).
+and gives it the `resources` of the container whose GPUs are to be judged, by `"resources" .Values.resources`.
+Others: pullPolicy, level (instant), seconds (60), unsure (stop; or run), onFail (hold; or report).
 */}}
 {{- define "gpudiag.preflight" -}}
 @gate
@@ -337,10 +351,12 @@ pullPolicy, level (instant), seconds (60), unsure (stop; or run), onFail (hold; 
 {{- end }}
 {{- end -}}
 
-{{/* That of the DaemonSet: it asks for no GPU, sees all of the node's, and adds its report to the node's history. */}}
+{{/* That of the DaemonSet: it asks for no GPU, sees all of the node's, and adds its report to the node's
+history. */}}
 {{- define "gpudiag.preflight.of.node" -}}
 {{- $asked := dict "image" (include "gpudiag.image" .) "pullPolicy" .Values.image.pullPolicy -}}
-{{- include "gpudiag.preflight" (merge $asked .Values.preflight) | replace "- name: gpudiag" "- name: preflight" }}
+{{- include "gpudiag.preflight" (merge $asked .Values.preflight) | replace "- name: gpudiag" \
+"- name: preflight" }}
   securityContext:
     {{- if .Values.namePods }}
     runAsUser: 0

@@ -102,18 +102,24 @@ COMPARED: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # Active tests on four CPU ranks: what is injected, and what must be found.
 INJECTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "one bit flips in one of the repeats on rank 2": ((DETERMINISM, "bitflip:2@1"), ("compute.not_repeatable rank 2",)),
-    "one bit flips in the memory of rank 1": ((MEMORY_PATTERNS, "bitflip:1@3"), ("memory.pattern_mismatch rank 1",)),
+    "one bit flips in one of the repeats on rank 2": (
+        (DETERMINISM, "bitflip:2@1"),
+        ("compute.not_repeatable rank 2",),
+    ),
+    "one bit flips in the memory of rank 1": (
+        (MEMORY_PATTERNS, "bitflip:1@3"),
+        ("memory.pattern_mismatch rank 1",),
+    ),
     "one bit flips in a copy on rank 3": ((MEMORY_COPY, "bitflip:3@0"), ("bandwidth.corrupted rank 3",)),
     "rank 1 is killed in the test": ((DETERMINISM, "kill:1@1"), ("rank.died rank 1",)),
     "no fault": ((DETERMINISM,), ()),
-}  # fmt: skip
+}
 
 _HEAD = """# Detection
 
 Every fault that a simulated machine can have, what gpudiag should find, and what it found. Written by
-`python -m tools.write_detection`, which runs each row; a test holds the page against the runs. `3` behind a code is
-the NVML index of the GPU it is about.
+`python -m tools.write_detection`, which runs each row; a test holds the page against the runs. `3` behind a
+code is the NVML index of the GPU it is about.
 
 """
 

@@ -11,9 +11,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
 
 _HEAD = """# Findings
 
-Every code that gpudiag may report: what it does to a verdict, who must act (`owner`), and whether it keeps jobs off the
-machine, which is another question (`gpudiag preflight --fail-on machine`, [decision 17](decisions/0017-owner-and-gate.md)).
-Written by `python tools/write_findings_page.py` from the catalogue in `gpudiag/checks`.
+Every code that gpudiag may report: what it does to a verdict, who must act (`owner`), and whether it keeps
+jobs off the machine, which is another question (`gpudiag preflight --fail-on machine`,
+[decision 17](decisions/0017-owner-and-gate.md)). Written by `python tools/write_findings_page.py` from the
+catalogue in `gpudiag/checks`.
 
 ## Checks
 

@@ -18,8 +18,9 @@ HEADING = "## Kinds of faults"
 _NEXT_HEADINGS = ("## The walk of NVML's functions", "## Faults on ranks")
 _HEAD = f"""{HEADING}
 
-A kind of fault is tried on several kinds of machine, by `python -m tools.write_kinds`. Found: the code, on the right
-GPU, and nothing else. A near miss is a machine that looks alike and is well: nothing may be found there.
+A kind of fault is tried on several kinds of machine, by `python -m tools.write_kinds`. Found: the code, on
+the right GPU, and nothing else. A near miss is a machine that looks alike and is well: nothing may be found
+there.
 
 | kind | machines | planted | found | missed or wrong | near misses | false alarms |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -35,7 +35,8 @@ _PLAIN: dict[Any, str] = {
     Missing: "null",
 }
 _HEAD = """\
-// The documents of docs/api.md that the page reads. Written by `python -m tools.write_model` from gpudiag/model.
+// The documents of docs/api.md that the page reads. Written by
+// `python -m tools.write_model` from gpudiag/model.
 
 // A missing reading is null; `missing` has its reason, `missing_detail` the source's words.
 export type Missing = Record<string, string>;

@@ -16,11 +16,15 @@ SCRIPT = _ROOT / "api" / "dashboard" / "src" / "readings.ts"
 
 _PAGE_HEAD = """# Readings
 
-Every reading of a GPU: its name in documents, who answers it, how often `gpudiag serve` asks (once; fast: every second,
-or every 5 while nobody looks; prompt: every 5 seconds, whatever that costs, as an alert may come of it and no event shows it; slow: every 5 seconds, more rarely where the driver is slow ([api.md](api.md#how-often-the-gpus-are-asked)); fixed: every minute), whether it is remembered over time, and its names in `GET /metrics`, in gpudiag's own dialect (behind
-`gpudiag_gpu_`) and in dcgm-exporter's (behind `DCGM_FI_DEV_`, or behind `DCGM_FI_` where it starts with `PROF_`). A metric
-that is made from a reading which is no number (links, reasons, processes) is in the scrape too. "GPM" is a metric of
-nvmlGpmMetricsGet: what happened between two looks, so that only `gpudiag serve` has it, on Hopper and later. Written by `python tools/write_readings.py` from `gpudiag/reference/readings`.
+Every reading of a GPU: its name in documents, who answers it, how often `gpudiag serve` asks (once; fast:
+every second, or every 5 while nobody looks; prompt: every 5 seconds, whatever that costs, as an alert may
+come of it and no event shows it; slow: every 5 seconds, more rarely where the driver is slow
+([api.md](api.md#how-often-the-gpus-are-asked)); fixed: every minute), whether it is remembered over time,
+and its names in `GET /metrics`, in gpudiag's own dialect (behind `gpudiag_gpu_`) and in dcgm-exporter's
+(behind `DCGM_FI_DEV_`, or behind `DCGM_FI_` where it starts with `PROF_`). A metric that is made from a
+reading which is no number (links, reasons, processes) is in the scrape too. "GPM" is a metric of
+nvmlGpmMetricsGet: what happened between two looks, so that only `gpudiag serve` has it, on Hopper and
+later. Written by `python tools/write_readings.py` from `gpudiag/reference/readings`.
 """
 _SCRIPT_HEAD = """// Written by `python tools/write_readings.py` from gpudiag/reference/readings.
 

@@ -75,7 +75,10 @@ def write_readme(root: Path = ROOT, names: Iterable[str] = tuple(PARTS)) -> None
     for name in names:
         part_of(text, name)
         made = PARTS[name](root)
-        text = _place(name).sub(lambda found, made=made: f"{found[1]}{made}{found[3]}", text)  # type: ignore[misc]
+        text = _place(name).sub(
+            lambda found, made=made: f"{found[1]}{made}{found[3]}",  # type: ignore[misc]
+            text,
+        )
     path.write_text(text)
 
 

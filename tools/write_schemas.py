@@ -13,11 +13,11 @@ _OF_TOOLS: dict[str, type] = {noun.SCHEMA: noun for noun in (Confirmation, Anony
 _HEAD = """\
 # JSON documents
 
-`--json` prints one document and nothing else; `--output FILE` writes the same document to a file. `gpudiag serve` answers with
-the same documents ([api.md](api.md)). Each begins with `schema`. A missing reading is `null`, with its reason under
-`missing.<field>`. Times are UTC with milliseconds and `Z`; units are in the names of fields. A reader ignores fields that it
-does not know: a schema gets new fields without a new number. A finding's subject may have a new `kind` too: a reader that does not
-know it goes by `host`.
+`--json` prints one document and nothing else; `--output FILE` writes the same document to a file.
+`gpudiag serve` answers with the same documents ([api.md](api.md)). Each begins with `schema`. A missing
+reading is `null`, with its reason under `missing.<field>`. Times are UTC with milliseconds and `Z`; units
+are in the names of fields. A reader ignores fields that it does not know: a schema gets new fields without
+a new number. A finding's subject may have a new `kind` too: a reader that does not know it goes by `host`.
 
 Written by `python tools/write_schemas.py` from `gpudiag/model`.
 

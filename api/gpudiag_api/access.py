@@ -1,4 +1,4 @@
-"""Who may use a service, and what all its callers share: its settings, sessions and tokens, its events, its newest document."""
+"""Who may use a service, and what its callers share: settings, sessions, tokens, events, newest document."""
 
 import asyncio
 import contextlib

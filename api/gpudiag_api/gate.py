@@ -273,7 +273,7 @@ def _host_name(given: bytes) -> str | None:
 
 
 def _cookie(headers: dict[bytes, bytes], name: str) -> str | None:
-    """The value of a cookie; other programs of this host may have set cookies beside it that are none by RFC 6265."""
+    """The value of a cookie, beside which other programs' cookies may stand that break RFC 6265."""
     return cookie_parser(headers.get(b"cookie", b"").decode("latin-1")).get(name)
 
 

@@ -57,9 +57,12 @@ class HubService(Access):
         """The newest document. Raises Problem: there is none yet."""
         if self.watch.document is None:
             raise Problem(
-                503, "service.starting", "no machine has been asked yet", "ask again in a second",
+                503,
+                "service.starting",
+                "no machine has been asked yet",
+                "ask again in a second",
                 {"Retry-After": "1"},
-            )  # fmt: skip
+            )
         return self.watch.document
 
     def health(self) -> ServiceHealth:

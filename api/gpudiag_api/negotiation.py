@@ -1,4 +1,4 @@
-"""What a client accepts: the format of the metrics (RFC 9110, 12.5.1), and whether answers may be compressed (12.5.3)."""
+"""What a client accepts: the format of the metrics, and compressed answers (RFC 9110, 12.5.1 and 12.5.3)."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def wants_openmetrics(accept: str | None) -> bool:
 
 
 def accepts_gzip(accept_encoding: str | None) -> bool:
-    """Whether gzip is among the content codings that a client takes: named, or by `*`, and not with a weight of 0."""
+    """Whether a client takes gzip: named, or by `*`, and not with a weight of 0."""
     weights = {kind: _quality(parameters.get("q", "1")) for kind, parameters in _ranges(accept_encoding)}
     # Both are one (RFC 9110, 8.4.1.3).
     named = [weights[name] for name in ("gzip", "x-gzip") if name in weights]

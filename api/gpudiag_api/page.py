@@ -35,7 +35,8 @@ _MEDIA_TYPES = {
 _FIRST_SECONDS = 1.5  # a page with numbers a moment later is better than one without
 _ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>gpudiag</title>
 <p>This installation has no page: it was built without one. The numbers are at
-<a href="api/v1/devices">api/v1/devices</a> and <a href="metrics">metrics</a>; installing the wheel brings the page.
+<a href="api/v1/devices">api/v1/devices</a> and <a href="metrics">metrics</a>;
+installing the wheel brings the page.
 """
 
 

@@ -1,4 +1,4 @@
-"""Answers: documents, encoded and compressed once a tick; and errors as application/problem+json (RFC 9457)."""
+"""Answers: documents, encoded and compressed once a tick; errors as application/problem+json (RFC 9457)."""
 
 import gzip
 import hashlib

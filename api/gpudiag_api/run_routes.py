@@ -34,7 +34,7 @@ PlanField = str | int | float | bool | list[Annotated[str, Field(max_length=64)]
 
 
 class NewRun(BaseModel):
-    """What to run: its kind, the plan's fields that are not as by default, the GPUs, and what to do if busy."""
+    """What to run: its kind, the plan's fields that are not defaults, the GPUs, and what to do if busy."""
 
     model_config = ConfigDict(
         extra="forbid",

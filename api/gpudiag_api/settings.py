@@ -1,4 +1,4 @@
-"""The settings of one service: where it listens, who may do what; and its state folder, locked while it runs."""
+"""The settings of one service: where it listens, who may do what; its state folder, locked while it runs."""
 
 import errno
 import fcntl

@@ -245,9 +245,17 @@ def consume() -> None:
 
 
 HUNG = {
-    "soft_lock": soft_lock, "file_lock": file_lock, "own_lock": own_lock, "store_wait": store_wait, "queue_timeout": queue_timeout,
-    "event_wait": event_wait, "manager_queue": manager_queue, "spin_flag": spin_flag, "poll_flag": poll_flag, "answer": answer,
-}  # fmt: skip
+    "soft_lock": soft_lock,
+    "file_lock": file_lock,
+    "own_lock": own_lock,
+    "store_wait": store_wait,
+    "queue_timeout": queue_timeout,
+    "event_wait": event_wait,
+    "manager_queue": manager_queue,
+    "spin_flag": spin_flag,
+    "poll_flag": poll_flag,
+    "answer": answer,
+}
 HEALTHY = {"healthy_download": download, "healthy_program": poll_program, "healthy_consumer": consume}
 
 

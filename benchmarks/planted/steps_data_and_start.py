@@ -206,7 +206,9 @@ def sharded_in_pairs() -> None:
 @fault
 def sharded_sums() -> None:
     """FSDP2 hands over sums."""
-    on_sharded_gradients(lambda shards: [shard.mul_(dist.get_world_size()) for shard in shards])  # type: ignore[arg-type]
+    on_sharded_gradients(
+        lambda shards: [shard.mul_(dist.get_world_size()) for shard in shards]  # type: ignore[arg-type]
+    )
 
 
 @fault

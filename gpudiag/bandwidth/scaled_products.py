@@ -67,7 +67,7 @@ def _why_absent(bench: Bench, dtype: str) -> str | None:
 
 
 def _is_refusal(error: RuntimeError) -> bool:
-    """Whether torch or cuBLAS does not have that product for this device: both report it before anything is started."""
+    """Whether torch or cuBLAS lacks this product for the device: both report that before they start it."""
     return isinstance(error, NotImplementedError) or bool(_REFUSAL.search(str(error)))
 
 

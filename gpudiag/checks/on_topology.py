@@ -17,10 +17,24 @@ from gpudiag.model.finding import CheckResult, Outcome
 from gpudiag.model.topology import Topology
 
 TOPOLOGY_CHECKS: tuple[Check, ...] = (
-    nvml_answers, gpu_lost, gpu_hung, gpu_count, pcie_width, pcie_generation, pcie_slot, nvlink_state, nvlink_rate,
-    fabric_state, fabric_manager, peer_access, host_acs, host_iommu, infiniband_port, infiniband_peer_memory,
+    nvml_answers,
+    gpu_lost,
+    gpu_hung,
+    gpu_count,
+    pcie_width,
+    pcie_generation,
+    pcie_slot,
+    nvlink_state,
+    nvlink_rate,
+    fabric_state,
+    fabric_manager,
+    peer_access,
+    host_acs,
+    host_iommu,
+    infiniband_port,
+    infiniband_peer_memory,
     topology_placement,
-)  # fmt: skip
+)
 
 
 def add_verdict(topology: Topology, results: Iterable[CheckResult]) -> Topology:

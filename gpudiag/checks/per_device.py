@@ -1,4 +1,4 @@
-"""Judging GPU by GPU: one that cannot be read costs only itself; and how counters moved since an earlier snapshot.
+"""Judges GPU by GPU: an unreadable one costs only itself; and how counters moved since an earlier snapshot.
 
 A GPU that gives no readings at all is reported by `gpu.lost` and `gpu.hung`, and by no other check.
 
@@ -157,7 +157,7 @@ def is_loaded(device: Device, percent: int) -> bool:
 def memory_waits(device: Device) -> tuple[str, bool] | None:
     """Whether bad memory of the GPU waits for a reset, with the reading's name.
 
-    None where NVML does not report it.
+    It is None where NVML does not report it.
     """
     for name in ("row_remap_pending", "page_retirement_pending"):  # since Ampere, and before it
         pending = getattr(device, name)

@@ -71,20 +71,24 @@ _RESET_WORDS = {
 }
 # Beside a reset that has another name: its command, and the reboot that would do as well.
 _OTHER_WAYS = re.compile(
-    r" \(`nvidia-smi (?:-i \S+ )?-r`[^)]*\)|(?:,| ) ?or reboot(?: the machine)?\b|; reboot the machine where that is refused"
+    r" \(`nvidia-smi (?:-i \S+ )?-r`[^)]*\)|(?:,| ) ?or reboot(?: the machine)?\b|"
+    r"; reboot the machine where that is refused"
 )
 # What can only be done at the hardware, or from the host.
 _AT_THE_HARDWARE = re.compile(
     r"\b(?:reseat|riser|replace|replaced|fans|airflow|power suppl|connector|BMC|ipmitool)", re.IGNORECASE
 )
 _FROM_THE_HOST = re.compile(
-    r"\b(?:reboot|reset|modprobe|rmmod|reload the driver|driver update|systemctl|nvidia-persistenced|smartctl)\b"
-    r"|/etc/modprobe\.d|kernel's command line|nvidia-smi (?:-i \S+ )?-(?:pm|pl|mig|rac|rgc|r|-gpu-reset)\b|fabric manager",
+    r"\b(?:reboot|reset|modprobe|rmmod|reload the driver|driver update|systemctl|nvidia-persistenced|"
+    r"smartctl)\b"
+    r"|/etc/modprobe\.d|kernel's command line|nvidia-smi (?:-i \S+ )?-(?:pm|pl|mig|rac|rgc|r|-gpu-reset)\b|"
+    r"fabric manager",
     re.IGNORECASE,
 )
 # Of the driver in the kernel and its services, which WSL does not have: they are Windows'.
 _OF_THE_KERNEL = re.compile(
-    r"\b(?:modprobe|rmmod|nouveau|nvidia-persistenced|nvidia-fabricmanager|fabric manager)\b|/etc/modprobe\.d|NVreg_",
+    r"\b(?:modprobe|rmmod|nouveau|nvidia-persistenced|nvidia-fabricmanager|fabric manager)\b|"
+    r"/etc/modprobe\.d|NVreg_",
     re.IGNORECASE,
 )
 _WINDOWS_DRIVER = (

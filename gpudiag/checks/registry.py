@@ -116,7 +116,7 @@ class Restated:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a check concluded. Build it with `judged`, `does_not_apply`, `in_use`, `could_not_look` or `not_readable`.
+    """What a check concluded, by `judged`, `does_not_apply`, `in_use`, `could_not_look` or `not_readable`.
 
     `missing_reason` is why a reading was not there, where that is why the check was skipped or could not
     look. `restated` are those of the findings that another check may state better. `speeds` are all that it

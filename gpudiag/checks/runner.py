@@ -63,7 +63,10 @@ def _join(results: tuple[CheckResult, ...], one: Restated) -> tuple[CheckResult,
     if source is None:
         return results
     for code in one.stated_by:
-        stated = _find(results, lambda other: other.code == code and same_gpu(other.subject, subject))  # noqa: B023
+        stated = _find(
+            results,
+            lambda other: other.code == code and same_gpu(other.subject, subject),  # noqa: B023
+        )
         if stated is not None and stated is not source:
             joined = _merged(stated, source, one)
             return tuple(_without(_with(result, stated, joined), source, joined.code) for result in results)

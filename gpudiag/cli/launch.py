@@ -164,7 +164,9 @@ def _without_emit(words: Sequence[str]) -> list[str]:
 def read_place(options: Mapping[str, Any]) -> RankEnvironment | None:
     """This process's place among several; None where nobody gave it one.
 
-    Rank 0 prints on standard error who did. Raises:
+    Rank 0 prints on standard error who did.
+
+    Raises:
         UsageError: flags or variables are incomplete, or contradict each other.
     """
     with _shared_refusal(options):

@@ -60,7 +60,8 @@ def plan_sweep(
     `float8`: the backend supports 8-bit floats here.
 
     Raises:
-        UsageError: nothing is left to measure, or the backend does not support the dtype, graphs or the kind of buffers.
+        UsageError: nothing is left to measure, or the backend does not support the dtype, graphs or the
+            kind of buffers.
     """
     wanted = [
         *(["--graph"] if plan.graph else []),

@@ -67,7 +67,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """An exchange as it is judged: its pair, the place of its rail, whether it was bad, and whether it confirms.
+    """An exchange as it is judged: its pair, its rail's place, whether it was bad, and whether it confirms.
 
     `depth`: the share of the usual speed that it lacked; 1 where it failed or lost data.
     """
@@ -212,7 +212,7 @@ def _take(parts: _Parts, left: Mapping[int, Passed], kinds: Mapping[Pair, str]) 
 
 
 def _is_path_beside_uplink(blame: Blame, scored: Sequence[Blame], parts: _Parts) -> bool:
-    """Whether this is a path that is bad as a whole, and one of several uplinks of an end of it, blamed too, is not enough for that."""
+    """Whether a path is bad as a whole, and a blamed one of several uplinks at its end cannot explain it."""
     if blame.part.sort is not Sort.PATH or not _is_whole(blame):
         return False
     pairs = [parts.pair_of[number] for number in blame.bad]
@@ -235,7 +235,7 @@ def _is_whole(blame: Blame) -> bool:
 
 
 def _weight(blame: Blame) -> float:
-    """Its likelihood; more where all that passed it was bad: a path that is bad hides in the uplinks of its leaf."""
+    """Its likelihood; more where all that passed it was bad: a bad path hides in the uplinks of its leaf."""
     return blame.likelihood * (_WHOLE_WEIGHT if _is_whole(blame) else 1.0)
 
 

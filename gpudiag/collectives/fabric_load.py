@@ -1,4 +1,4 @@
-"""What leaves a leaf while many of its nodes send at once, beside the other leaves: a bad uplink behind adaptive routing.
+"""A bad uplink behind adaptive routing: what leaves a leaf while many of its nodes send, beside other leaves.
 
 Adaptive routing spreads the data of each pair over all N uplinks of a leaf. One that has lost half of its
 speed leaves N - 1/2: no pair is slow by itself, and as many nodes as there are uplinks are slow together, by
@@ -32,7 +32,8 @@ _LOW, _CERTAIN, _LOW_AGAIN = 2.0, 5.0, 2.0
 _LEAST_LACK = 0.015  # 1/2N of 32 uplinks: less than that nodes differ by their age
 _ALIKE_FROM = 5  # other leaves, whose spread is known then
 TURNS = 8  # of a round, each with other pairs
-_SATURATED = 0.8  # share of a lone pair's speed, below which the uplinks are full; both ways at once a node may have less
+# Share of a lone pair's speed, below which the uplinks are full; both ways at once a node may have less.
+_SATURATED = 0.8
 _ROUNDED = (
     0.95  # what fills 8 uplinks is measured as 7.6 to 8.4: not 9 nodes, for then leaves with 8 show nothing
 )
@@ -40,7 +41,7 @@ _ROUNDED = (
 
 @dataclass(frozen=True, slots=True)
 class WeakLeaf:
-    """A leaf out of which less was sent at once than out of others, in bytes per second, by so many pairs at once."""
+    """A leaf that sent less at once than others did, in bytes per second, by so many pairs at once."""
 
     leaf: str
     bytes_per_second: float
@@ -75,7 +76,7 @@ class LeafLoad:
     def next_round(self) -> tuple[Pair, ...]:
         """Pairs of different leaves, in each turn equally many of each leaf or all that it has.
 
-        None if nothing can be compared.
+        It is None if nothing can be compared.
         """
         self._turns, used = [], dict[Pair, None]()
         for turn in range(TURNS):
@@ -87,7 +88,7 @@ class LeafLoad:
         return tuple(pair for turn in self._turns for pair in turn)
 
     def waits(self) -> tuple[tuple[int, ...], ...]:
-        """For each pair of the round the place of one pair of the turn before: all of a turn begin together."""
+        """Of each pair the place of one pair of the turn before: all of a turn begin together."""
         found: list[tuple[int, ...]] = []
         before: tuple[int, ...] = ()
         for turn in self._turns:
@@ -97,7 +98,7 @@ class LeafLoad:
         return tuple(found)
 
     def add(self, exchanges: Iterable[Exchange], alone_bytes_per_second: float | None) -> None:
-        """Add a round. Uplinks that it filled, beside what a lone pair reaches, show how many nodes fill them."""
+        """Add a round. Uplinks that it filled, beside a lone pair's speed, show how many nodes fill them."""
         added = list(exchanges)
         self.exchanges += added
         for turn in self._turns:
@@ -217,7 +218,7 @@ class LeafLoad:
         return leaf if lowness >= least * scale else None
 
     def _lowness(self, seen: Sequence[Exchange], leaf: str) -> tuple[float, float]:
-        """By how many standard errors, and by what share, its pairs are slower than those of the other leaves.
+        """By how many standard errors, and by what share, its pairs are slower than those of other leaves.
 
         Student's test of two samples, in which pairs are held against those that should be as fast
         (`_cells`).
@@ -238,7 +239,11 @@ class LeafLoad:
         return lack / (max(spread, 1e-6) * math.sqrt(1 / len(own) + 1 / len(others))), lack
 
     def _cells(self, seen: Sequence[Exchange], leaf: str) -> list[tuple[list[float], list[float]]]:
-        """The speeds of others and of this leaf, of each round, rail, kind of way, and nodes of the fuller leaf: that is the narrow end."""
+        """The speeds of others and of this leaf, by cells of what should be equally fast.
+
+        A cell is one round, rail, kind of way, and number of nodes of the fuller leaf, which is the narrow
+        end.
+        """
         cells: dict[tuple[int, int, str, int], tuple[list[float], list[float]]] = defaultdict(
             lambda: ([], [])
         )

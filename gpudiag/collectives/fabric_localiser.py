@@ -1,14 +1,14 @@
-"""Which part of a labelled fabric is bad: a node, a rail, a link, the uplinks of a switch, the path between two, NVLink.
+"""Which part of a labelled fabric is bad: a node, a rail, a link, uplinks, a path between switches, NVLink.
 
-1. Screen: eight rounds in which nodes of each leaf exchange data with other leaves, in turns, and with others of their own
-   (`MixedRounds`); of up to 16 nodes all pairs.
-2. Load: all nodes exchange with two others at once, in two rings; then equally many nodes of each leaf with other leaves
-   (`LeafLoad`), twice, and up to four times more if one stands out.
-3. Confirm: three more such rounds, if anything was bad. A pair that no other part explains meets again, and so does another
-   pair of the same two leaves; a node that is blamed as a whole meets one of its own leaf.
+1. Screen: eight rounds in which nodes of each leaf exchange data with other leaves, in turns, and with others
+   of their own (`MixedRounds`); of up to 16 nodes all pairs.
+2. Load: all nodes exchange with two others at once, in two rings; then equally many nodes of each leaf with
+   other leaves (`LeafLoad`), twice, and up to four times more if one stands out.
+3. Confirm: three more such rounds, if anything was bad. A pair that no other part explains meets again, and
+   so does another pair of the same two leaves; a node that is blamed as a whole meets one of its own leaf.
 
-Exchanges are held against those of their kind: inside a leaf, across so many levels of switches, over NVLink. An
-oversubscribed network is slower across leaves, and that is no fault of any node.
+Exchanges are held against those of their kind: inside a leaf, across so many levels of switches, over NVLink.
+An oversubscribed network is slower across leaves, and that is no fault of any node.
 """
 
 import random
@@ -252,7 +252,7 @@ class FabricLocaliser(Localiser):
             yield ExchangePhase.CONFIRM, self._mix(CONFIRM_ROUNDS - number, forced, confirms=True)
 
     def _of_nodes(self, blames: Sequence[Blame], chance: random.Random) -> list[Pair]:
-        """For each node that is blamed a pair with another leaf, and one inside its own: else it may be what leads to it from outside."""
+        """For each blamed node a pair with another leaf and one in its own: its way out may be to blame."""
         pairs: list[Pair] = []
         for blame in blames:
             if blame.part.sort not in (Sort.NODE, Sort.NETWORK, Sort.REACH):
@@ -282,7 +282,7 @@ class FabricLocaliser(Localiser):
         return (min(one, other), max(one, other)) if one != other else pair  # both without a label
 
     def _of_uplinks(self, blames: Sequence[Blame], chance: random.Random) -> list[Pair]:
-        """New pairs for each switch whose uplinks are blamed, across no path that is: these would show the path alone."""
+        """New pairs for each switch with blamed uplinks; none over a blamed path: it would show only that."""
         paths = {blame.part.switches for blame in blames if blame.part.sort is Sort.PATH}
         pairs: list[Pair] = []
         for blame in blames:

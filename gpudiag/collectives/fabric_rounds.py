@@ -76,7 +76,7 @@ class Schedule:
 
 
 class MixedRounds:
-    """Rounds in which nodes of each leaf reach other leaves, half of them or all, and each a few of its own leaf."""
+    """Rounds in which all or half of each leaf's nodes reach other leaves, and each a few of its own leaf."""
 
     def __init__(self, fabric: Fabric, seed: int, *, fill: bool = True) -> None:
         """Begin with no pair that has met.
@@ -266,7 +266,7 @@ class MixedRounds:
         return order
 
     def waits(self, pairs: Sequence[Pair]) -> tuple[tuple[int, ...], ...]:
-        """For each pair, the places of those before it that have one of its nodes, or leave one of the leaves that it leaves.
+        """For each pair, the places of those before it that have one of its nodes, or leave a leaf it leaves.
 
         What has no label may share uplinks with any: it waits for all that leave a leaf.
         """

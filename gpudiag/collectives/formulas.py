@@ -53,7 +53,7 @@ def elements_for(op: str, dtype: str, size_bytes: int, world_size: int) -> int:
 def algbw_bytes_per_second(op: str, size_bytes: int, seconds: float, world_size: int = 1) -> Reading[float]:
     """Algorithm bandwidth in bytes per second: S / t.
 
-    Of a hypercube, what a rank gets of the others' data.
+    Of a hypercube, S is what a rank gets of the others' data.
     """
     if op == BARRIER:
         return NO_DATA

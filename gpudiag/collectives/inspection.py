@@ -1,4 +1,4 @@
-"""Verifies each timed buffer after the operation, counts wrong elements, and diagnoses what must have happened to them.
+"""Verifies each timed buffer after its operation, counts wrong elements, and diagnoses what happened to them.
 
 Every contribution is known exactly, so each fault of the catalogue predicts what would be found: a
 result without one rank's data, or with one rank's data from another place. The first prediction that

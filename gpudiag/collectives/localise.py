@@ -35,10 +35,10 @@ SCREEN_ROUNDS = 3
 
 
 def screen_rounds(nodes: int, seed: int, rounds: int | None = None) -> tuple[tuple[Pair, ...], ...]:
-    """Rounds of disjoint pairs, no pair twice, in random order: `rounds` of them, or as many as that many nodes need.
+    """Rounds of disjoint pairs, none twice, in random order: `rounds` of them, or as many as the nodes need.
 
-    They are rounds of a tournament (the circle method), so that with all of its rounds each node meets each other one.
-    Of an odd number of nodes one sits out in each round, each time another one.
+    They are rounds of a tournament (the circle method), so that with all of its rounds each node meets each
+    other one. Of an odd number of nodes one sits out in each round, each time another one.
     """
     order: list[int | None] = list(range(nodes))
     chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
@@ -73,7 +73,7 @@ def load_strides(nodes: int) -> tuple[int, ...]:
 
 
 def ring(nodes: int, stride: int) -> tuple[Pair, ...]:
-    """The pairs of nodes that are so far apart on a ring of all: each node is in two, or in one with its opposite."""
+    """The pairs of nodes so far apart on a ring of all: each node is in two, or in one with its opposite."""
     apart = ((node, (node + stride) % nodes) for node in range(nodes))
     return tuple(dict.fromkeys((min(one, other), max(one, other)) for one, other in apart))
 
@@ -159,7 +159,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What exchanges of one run are held against: the median of the nodes' best, and the limits that follow."""
+    """What exchanges of one run are held against: the median of the nodes' best, and limits from it."""
 
     bytes_per_second: float
     slow_below: float
@@ -198,7 +198,7 @@ class Localiser:
         rounds: int | None = None,
         fill: bool = True,
     ) -> None:
-        """Localise among `nodes`; `fill`: nodes that a round does not need exchange too, for the same load."""
+        """Localise among `nodes`; `fill`: nodes that a round does not need exchange too, for equal load."""
         self._nodes = nodes
         self._slow_share = slow_share
         self._fill = fill
@@ -277,7 +277,7 @@ class Localiser:
         return wanted
 
     def _slower_in_rings(self, suspects: set[int]) -> list[Pair]:
-        """The pairs that were slower than usual where all nodes exchanged at once, the slowest first: they may be so alone."""
+        """Pairs slower than usual where all nodes exchanged at once, slowest first; they may be so alone."""
         usual = find_usual(self._loaded, self._slow_share)
         if usual is None:
             return []
@@ -285,7 +285,7 @@ class Localiser:
         return [one.nodes for one in sorted(slower, key=lambda one: best_speed((one,)) or 0.0)]
 
     def _filled(self, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
-        """The round with its idle nodes in pairs too, so that the network is as busy as when it was screened."""
+        """The round with its idle nodes in pairs too: the network is as busy as when it was screened."""
         if not self._fill:
             return pairs
         busy = {node for pair in pairs for node in pair}
@@ -377,7 +377,7 @@ class _Findings:
     def bad_links(self) -> list[tuple[Pair, int]]:
         """Pairs and rails that had a symptom each time, between ports that are good with others.
 
-        The worst first.
+        The worst come first.
         """
         bad = [
             (link, seen)
@@ -443,7 +443,7 @@ def suspect_of(
 
 
 def _of_ports(found: _Findings, ports: set[Port]) -> list[Suspect]:
-    """The bad ports as suspects: nodes with most rails bad, a rail that is bad on most nodes, single rails."""
+    """The bad ports as suspects: nodes with most rails bad, rails bad on most nodes, single rails."""
     suspects: list[Suspect] = []
     singles: list[Suspect] = []
     rails_of = Counter(node for node, _ in found.by_port)

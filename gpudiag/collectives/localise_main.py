@@ -1,4 +1,4 @@
-"""The entry point of a rank of a localisation: exchange data with the ranks that rank 0 names, round by round.
+"""The entry point of a rank of a localisation: exchange data with the ranks that rank 0 names, by rounds.
 
 All messages between the ranks go through the store of their rendezvous: a group of all ranks would break with
 the first bad link.
@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public in torch's documentation
+
+# They are public in torch's documentation.
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from gpudiag.collectives.fabric import Fabric
 from gpudiag.collectives.fabric_localiser import ROUND_SECONDS, FabricLocaliser
@@ -146,7 +148,7 @@ class _Member:
         self._board.put("left", self._rank, True)
 
     def take_part(self, current: Round, in_turn: bool, seconds: float) -> None:
-        """Exchange data with this rank's partners in that round, about `seconds` with each, and write the results."""
+        """Exchange data with this rank's partners, about `seconds` with each, and write the results."""
         self._progress.enter_stage(MEASURE)  # again: a round is progress, and idle ranks wait for theirs
         own = [
             (place, pair)

@@ -1,4 +1,4 @@
-"""A line between two ranks, of gloo or NCCL, and how fast data goes over it: alone, in a ring, or with all others at once."""
+"""A line between two ranks, of gloo or NCCL, and its speed: alone, in a ring, or with all others at once."""
 
 import os
 import statistics
@@ -104,7 +104,7 @@ class GlooLine:
         self._slowest.reduceOp = ReduceOp(ReduceOp.MAX)
 
     def send(self, data: torch.Tensor) -> Any:
-        """The work of an all-reduce, in which each of two ranks sends and receives as much as the array holds."""
+        """The work of an all-reduce: each of two ranks sends and receives as much as the array holds."""
         return self._group.allreduce([data])
 
     def agree(self, token: torch.Tensor) -> Callable[[], None]:
@@ -163,7 +163,9 @@ class NcclLine:
 def measure_line(line: PairLine, before: Callable[[], None], seconds: float = LINE_SECONDS) -> LineResult:
     """What one line reaches by itself, in about so many seconds.
 
-    `before` is called in the time of each exchange. Raises:
+    `before` is called in the time of each exchange.
+
+    Raises:
         RuntimeError: the other rank is gone, or an exchange took too long.
     """
     exchange = _Exchanger((line,), before)
@@ -209,7 +211,7 @@ def measure_lines(lines: Sequence[PairLine], before: Callable[[], None]) -> list
 def measure_full_load(
     line: PairLine, before: Callable[[], None], all_here: Callable[[], None], seconds: float
 ) -> LineResult:
-    """What a line reaches in about so many seconds, from when `all_here` returns: other lines are used for as long.
+    """What a line reaches in about `seconds` after `all_here` returns: other lines are used for as long.
 
     Raises:
         RuntimeError: the other rank is gone, or an exchange took too long.

@@ -68,7 +68,7 @@ class WrongBuffer:
 
 @dataclass(slots=True)
 class RankCase:
-    """One rank's times of one case, in nanoseconds per operation, and what it verified: filled in while it measures.
+    """One rank's times of a case, in nanoseconds per operation, and what it verified: filled as it measures.
 
     `entered_nanoseconds` are the starts of these times on the host's monotonic clock; empty where CUDA
     events took the times. `isolated_nanoseconds` are times of single operations after a barrier, launch
@@ -199,7 +199,7 @@ class RankFacts:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How a rank ran its operations, where that was asked for: on which buffers, and whether from CUDA graphs."""
+    """How a rank ran its operations, where asked for: on which buffers, and whether from CUDA graphs."""
 
     buffers: Reading[str]
     graph: Reading[bool]

@@ -229,7 +229,7 @@ class SweepRunner:
     def run(self) -> None:
         """Measure and verify every case, and emit each result at once.
 
-        At the end, the ways in which it was done.
+        At the end it emits the ways in which it was done.
         """
         self._run_cases()
         if self._graphs is not None or self._kind_of_buffers != NOT_ASKED:

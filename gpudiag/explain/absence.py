@@ -1,4 +1,4 @@
-"""Whom the ranks of a job waited for: from the lines of launchers and watchdogs, and from who stays silent."""
+"""Whom the ranks of a job waited for: by lines of launchers and watchdogs, and by who stays silent."""
 
 import re
 from collections import Counter, defaultdict
@@ -137,7 +137,7 @@ def _named_ranks(job: Identities, events: Iterable[Event]) -> set[int]:
 
 
 def _are_known(job: Identities, events: Iterable[Event], silent: set[int], speaking: set[int]) -> bool:
-    """Whether there are ranks that are silent, and not only smaller numbers than that of the one rank that speaks."""
+    """Whether there are silent ranks, and not only numbers below that of the one rank that speaks."""
     return bool(silent) and (len(speaking) > 1 or job.world_size > 0 or silent <= _named_ranks(job, events))
 
 
@@ -224,7 +224,7 @@ def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
 def _comparable(
     groups: Mapping[str, dict[int, tuple[Watchdog, str]]],
 ) -> list[dict[int, tuple[Watchdog, str]]]:
-    """What can be compared between ranks: the collectives of one process group, not what goes between two of its ranks.
+    """What can be compared between ranks: collectives of one process group, not what goes between two ranks.
 
     The line with the operation names no group: where several are named, ranks in it may be of different ones.
     """
@@ -248,7 +248,7 @@ def _comparable(
 def _joined(
     named: tuple[Watchdog, str], unnamed: tuple[Watchdog, str], is_one_group: bool
 ) -> tuple[Watchdog, str]:
-    """What a rank logged of its group, with the operation in which it timed out, where that was of the same group."""
+    """What a rank logged of its group, with the operation in which it timed out, if of the same group."""
     (dog, name), (other, _) = named, unnamed
     if dog.work != other.work and not (is_one_group and dog.work < 0):
         return named
@@ -575,6 +575,16 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 
 _FINDERS = (
-    _by_fingerprints, _by_names, _by_flight_records, _by_watchdogs, _by_lines_of_code, _by_count, _by_steps, _by_silence, _by_silent_host,
-    _by_lost_connections, _by_rendezvous, _by_nobody,
-)  # fmt: skip
+    _by_fingerprints,
+    _by_names,
+    _by_flight_records,
+    _by_watchdogs,
+    _by_lines_of_code,
+    _by_count,
+    _by_steps,
+    _by_silence,
+    _by_silent_host,
+    _by_lost_connections,
+    _by_rendezvous,
+    _by_nobody,
+)

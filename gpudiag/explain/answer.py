@@ -1,4 +1,4 @@
-"""One answer from what each log shows: the likeliest cause first, then its consequences, then unknown errors."""
+"""One answer from what each log shows: the likeliest cause first, its consequences, then unknown errors."""
 
 import re
 from collections.abc import Iterable
@@ -160,7 +160,7 @@ def _read(
 
 
 def open_log(name: str, stream: BinaryIO) -> tuple[str, Source]:
-    """The lines of a stream under a name, or the flight recorder's dump that it is, or why it cannot be read."""
+    """The lines of a stream under a name, or the flight recorder's dump in it, or why it cannot be read."""
     try:
         lines = open_lines(stream, is_dump=lambda head: looks_like_dump(head) or is_run_verdict(head))
         if isinstance(lines, bytes) and is_run_verdict(lines):

@@ -15,26 +15,31 @@ from gpudiag.reference.failures import Failure, Pattern, failures
 Candidates = tuple[tuple[Failure, Pattern], ...]
 
 RAISED_MARK = re.compile(
-    rb"Traceback \(most recent|Exception ignored|The above exception was|During handling of the above|(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid)(?::|$|\r| \()|Xid \("
+    rb"Traceback \(most recent|Exception ignored|The above exception was|During handling of the above|"
+    rb"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid)(?::|$|\r| \()|Xid \("
 )
 ERROR_MARK = re.compile(
-    rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|terminate called|egmentation|curl:|Aborted|BUG: "
+    rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|"
+    rb"terminate called|egmentation|curl:|Aborted|BUG: "
 )
 DOUBT_MARK = re.compile(rb"ailed\b|FAILED|imed out|xceeded|borting|UNAVAILABLE|revoked")
 # A part of every line that one of these finds: four letters of it without a space are its key.
 _RAISED_PARTS = (
-    *(b"Traceback", b"ignored", b"above", b"handling", b"Error", b"Exception", b"Interrupt", b"Exit", b"Failure", b"Timeout"),
+    *(b"Traceback", b"ignored", b"above", b"handling", b"Error", b"Exception", b"Interrupt", b"Exit",
+      b"Failure", b"Timeout"),
     *(b"Expired", b"Group", b"Refused", b"Invalid"),
 )  # fmt: skip
 _ERROR_PARTS = (
-    *(b"rror", b"ERROR", b"atal", b"FATAL", b"what()", b"ssertion", b"anic", b"such", b"denied", b"found", b"terminate"),
+    *(b"rror", b"ERROR", b"atal", b"FATAL", b"what()", b"ssertion", b"anic", b"such", b"denied", b"found",
+      b"terminate"),
     *(b"egmentation", b"curl:", b"Aborted", b"BUG:"),
 )  # fmt: skip
 _DOUBT_PARTS = (b"ailed", b"FAILED", b"imed", b"xceeded", b"borting", b"UNAVAILABLE", b"revoked")
 # A mark of fewer letters in one word.
 _RAISED_SHORT = b"Xid ("
 _PROGRESS_MARKS = (
-    *(b"loss", b"Init COMPLETE", b"HTTP/", b"omplete", b"inished", b"samples/s", b"tokens/s", b"step", b"epoch", b"Epoch"),
+    *(b"loss", b"Init COMPLETE", b"HTTP/", b"omplete", b"inished", b"samples/s", b"tokens/s", b"step",
+      b"epoch", b"Epoch"),
     *(b"Out of bounds values", b"fired up", b"unstuck"),
 )  # fmt: skip
 _DIGITS = b"0123456789"

@@ -29,56 +29,56 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _SIGNALS = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV"}
 # Exceptions that only report that another process has gone, or that a wait for it timed out.
 _ECHO = re.compile(
-    r"[Cc]onnection (?:was )?(?:closed|reset|aborted|refused)|Broken pipe|remote process exited|communicator was aborted|"
-    r"Timed out waiting|ChildFailedError|SignalException|got signal: |Rendezvous\w*Error|Failed to recv, got 0 bytes|DistNetworkError|"
-    r"DistStoreError|Socket Timeout|wait timeout after|client socket has timed out|DistBackendError|Application timeout caused|"
-    r"successfully reached monitoredBarrier|killed by signal: Terminated|[Gg]loo.*(?:connect|timeout|timed out)|peer closed|"
-    r"Some NCCL operations|[Ww]atchdog|ProcessExitedException|ProcessRaisedException|NCCL error|ncclRemoteError|"
-    r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|Aborting|CalledProcessError|^KeyboardInterrupt|^SystemExit: ?\d*$|"
-    r"^Exception: ?(?:-- Process|$)|ExceptionGroup: .*\(\d+ sub-exception|(?:exited|crashed) with (?:exit )?code -?\d+|worker died|"
-    r"[Bb]roken[Pp]ipe|^EOFError|Engine core initialization failed|terminated with (?:signal|exit code)|interrupted by signal|"
-    r"ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|Node failure|unhandled system error"
+    r"[Cc]onnection (?:was )?(?:closed|reset|aborted|refused)|Broken pipe|remote process exited|"
+    r"communicator was aborted|Timed out waiting|ChildFailedError|SignalException|got signal: |"
+    r"Rendezvous\w*Error|Failed to recv, got 0 bytes|DistNetworkError|DistStoreError|Socket Timeout|"
+    r"wait timeout after|client socket has timed out|DistBackendError|Application timeout caused|"
+    r"successfully reached monitoredBarrier|killed by signal: Terminated|"
+    r"[Gg]loo.*(?:connect|timeout|timed out)|peer closed|Some NCCL operations|[Ww]atchdog|"
+    r"ProcessExitedException|ProcessRaisedException|NCCL error|ncclRemoteError|RayTaskError|RayActorError|"
+    r"ActorDiedError|WorkerCrashedError|Aborting|CalledProcessError|^KeyboardInterrupt|^SystemExit: ?\d*$|"
+    r"^Exception: ?(?:-- Process|$)|ExceptionGroup: .*\(\d+ sub-exception|"
+    r"(?:exited|crashed) with (?:exit )?code -?\d+|worker died|[Bb]roken[Pp]ipe|^EOFError|"
+    r"Engine core initialization failed|terminated with (?:signal|exit code)|interrupted by signal|"
+    r"ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|Node failure|"
+    r"unhandled system error"
 )
-
-
-# Exceptions of these kinds are a rank's own failure where its own code raised them, as when it reads a file
-# or calls a program.
+# These are a rank's own failure where its own code raised them, as when it reads a file or calls a program.
 _ANYWHERE = re.compile(
-    r"^(?:\w+\.)*(?:EOFError|Connection\w*Error|BrokenPipeError|TimeoutError|CalledProcessError|\w*[Tt]imeout)\b"
+    r"^(?:\w+\.)*(?:EOFError|Connection\w*Error|BrokenPipeError|TimeoutError|CalledProcessError|"
+    r"\w*[Tt]imeout)\b"
 )
 # Reports of NCCL and the launchers that another process has gone.
 _OF_OTHERS = re.compile(
-    r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|[Tt]imed? ?out|Broken pipe|timeout|Socket recv failed"
+    r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|"
+    r"[Tt]imed? ?out|Broken pipe|timeout|Socket recv failed"
 )
 _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
 # An exception that only reports how a program ended, or that holds another: a cause that another line names
 # counts before it.
 _OF_ANOTHER = re.compile(
-    r"\bTraceback:|EnforceNotMet: |(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|code)\b"
+    r"\bTraceback:|EnforceNotMet: |(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? "
+    r"(?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|code)\b"
 )
 _OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
 _UNKNOWN_TOPICS = ("nccl.warning", "nccl.unhandled")
 _WAITED_TOPICS = ("collective.timed_out", "engine.worker_silent")
-
-
 # Last words of services, and of tools that a job's script calls beside its ranks, by the form that they write
 # them in: Go's klog, Java and Node.js stacks, PostgreSQL, gunicorn, Slurm's daemons, containerd and other
 # programs in Go; git, aws, TensorBoard. Alone in a text they are no rank's.
 _FOREIGN = re.compile(
-    r"^[IWEF]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\]|^Exception in thread \"|^\s+at [\w.$/]+\(|\bE(?:ADDRINUSE|CONNREFUSED|ACCES|NOENT): |"
-    r"\[\d+\](?: \S+@\S+)? (?:LOG|ERROR|FATAL|PANIC):  |[+-]\d{4}\] \[\d+\] \[(?:ERROR|CRITICAL)\]|"
-    r"^\[\d{4}-\d\d-\d\dT[\d:.]+\](?: \[[\d.\w]+\])? (?:error|fatal): |"
-    r"^time=\S+ level=(?:error|fatal) msg=|^level=(?:error|fatal) |"
-    r"^fatal: |^fatal error: (?!.*\.(?:h|cuh|hpp)\b)|TensorBoard could not"
+    r"^[IWEF]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\]|^Exception in thread \"|^\s+at [\w.$/]+\(|"
+    r"\bE(?:ADDRINUSE|CONNREFUSED|ACCES|NOENT): |\[\d+\](?: \S+@\S+)? (?:LOG|ERROR|FATAL|PANIC):  |"
+    r"[+-]\d{4}\] \[\d+\] \[(?:ERROR|CRITICAL)\]|"
+    r"^\[\d{4}-\d\d-\d\dT[\d:.]+\](?: \[[\d.\w]+\])? (?:error|fatal): |^time=\S+ level=(?:error|fatal) msg=|"
+    r"^level=(?:error|fatal) |^fatal: |^fatal error: (?!.*\.(?:h|cuh|hpp)\b)|TensorBoard could not"
 )
-
-
 # An error whose own text reports that the program does without, or tries again.
 _GOES_ON = re.compile(
-    r"\b(?:[Cc]ontinuing|[Rr]etrying|[Ww]ill (?:be )?retr(?:y|ied)|[Ff]alling back|[Nn]on-fatal|[Nn]ot fatal|[Hh]armless|[Ii]gnoring)\b"
+    r"\b(?:[Cc]ontinuing|[Rr]etrying|[Ww]ill (?:be )?retr(?:y|ied)|[Ff]alling back|[Nn]on-fatal|[Nn]ot fatal|"
+    r"[Hh]armless|[Ii]gnoring)\b"
 )
-# SGLang, before it kills all of its processes.
-_KILLS_ALL = re.compile(r"usually means (?:the|one) child failed")
+_KILLS_ALL = re.compile(r"usually means (?:the|one) child failed")  # SGLang, before it kills its processes
 # Failures that only report that another process ended.
 _REPORTS = frozenset(
     (
@@ -99,9 +99,8 @@ class Standing(IntEnum):
     ENDED = 2  # a rank was ended, and no line gives the reason
     LINK = 3
     OUTSIDE = 4  # a scheduler or a person
-    UNKNOWN = (
-        5  # an error of a library that the catalogue does not know: the answer where it is alone or first
-    )
+    # An error of a library that the catalogue does not know: the answer where it is alone or first.
+    UNKNOWN = 5
     ABSENT = 6  # somebody was waited for
     ECHO = 7
     OUTLIVED = 8
@@ -203,9 +202,11 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
                 rank = _rank_of_table(log, aborted=shown.where == "")
             events.append(
                 Event(
-                    standing, topic, shown.excerpt, log.name, number, shown.number, rank, job.host_of(log, speaker, rank), speaker.pod or log.place.pod,
-                    shown.at or shown.before_at, shown.at is not None, log.attempt_at(shown.number), shown.where, shown.count,
-                    _quality_of(topic, found), found.failure is None, last_line=shown.last,
+                    standing, topic, shown.excerpt, log.name, number, shown.number, rank,
+                    job.host_of(log, speaker, rank), speaker.pod or log.place.pod,
+                    shown.at or shown.before_at, shown.at is not None, log.attempt_at(shown.number),
+                    shown.where, shown.count, _quality_of(topic, found), found.failure is None,
+                    last_line=shown.last,
                 )
             )  # fmt: skip
     return events
@@ -257,7 +258,7 @@ def _standing(
 def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     """The exceptions of one log that no failure explains.
 
-    Of each rank the last, and the first where it is no echo.
+    They are the last of each rank, and the first where that is no echo.
     """
     events, counts = [], dict[tuple[Speaker, str], int]()
     same = Counter((raised.speaker, _NUMBERS.sub("#", raised.text)[:200]) for raised in log.facts.raised)
@@ -297,7 +298,7 @@ def _standing_of_raised(raised: Raised) -> Standing:
 
 
 def _origins(facts: LogFacts) -> list[Raised]:
-    """The exceptions that only an echo was raised from, such as that of a process group that is taken down."""
+    """The exceptions that only an echo was raised from, as that of a process group that is taken down."""
     reported = {raised.inner_text for raised in facts.raised if not _ECHO.search(raised.text)}
     return [raised for raised in facts.inner if raised.text not in reported and not _ECHO.search(raised.text)]
 
@@ -307,8 +308,9 @@ def _of_raised(
 ) -> Event:
     host = job.host_of(log, raised.speaker, rank)
     return Event(
-        standing, _topic_of_missing_file(job, raised.text, host), raised.text, log.name, number, raised.number, rank, host,
-        raised.speaker.pod or log.place.pod, raised.at or raised.before_at, raised.at is not None, log.attempt_at(raised.number), raised.where,
+        standing, _topic_of_missing_file(job, raised.text, host), raised.text, log.name, number,
+        raised.number, rank, host, raised.speaker.pod or log.place.pod, raised.at or raised.before_at,
+        raised.at is not None, log.attempt_at(raised.number), raised.where,
         quality=2 if raised.is_cut else 0 if raised.where else 1, quote=raised.quote,
     )  # fmt: skip
 
@@ -342,7 +344,7 @@ def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
 
 
 def _rank_of_table(log: LogOfJob, aborted: bool = False) -> int | None:
-    """The rank that a line without a prefix must be of: the one that the launcher saw fail, or abort, by itself."""
+    """The rank of a line without a prefix: the one that the launcher saw fail, or abort, by itself."""
     silent = _silent_in_table(log, aborted)
     first = next(
         (gone.rank for gone in log.facts.of_ranks.exits if gone.is_first and gone.rank in silent), None
@@ -356,7 +358,7 @@ def is_foreign(line: LogLine) -> bool:
 
 
 def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
-    """The last line that calls itself an error, where the log ends with it or a launcher reports that a rank failed."""
+    """The last line that calls itself an error, if the log ends with it or a launcher saw a rank fail."""
     line = log.facts.last_error
     if line is None or log.facts.raised or log.facts.went_on(line.number):
         return []
@@ -378,8 +380,9 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
         return []
     return [
         Event(
-            standing, "", shorten_text(line.body.strip(), 300), log.name, number, line.number, rank, job.host_of(log, line.speaker, rank),
-            line.speaker.pod or log.place.pod, line.at, line.at is not None, log.attempt_at(line.number), quality=2,
+            standing, "", shorten_text(line.body.strip(), 300), log.name, number, line.number, rank,
+            job.host_of(log, line.speaker, rank), line.speaker.pod or log.place.pod,
+            line.at, line.at is not None, log.attempt_at(line.number), quality=2,
         )
     ]  # fmt: skip
 
@@ -425,8 +428,9 @@ def _exit(job: Identities, log: LogOfJob, number: int, gone: Exit, rank: int | N
         -8: "rank.crashed",
     }.get(code, "")
     return Event(
-        Standing.ENDED, topic, gone.text or words, log.name, number, gone.line, rank, host, "", gone.at, True, log.attempt_at(gone.line),
-        quality=0 if code < 0 else 2, code=code, quote="" if gone.text else gone.quote,
+        Standing.ENDED, topic, gone.text or words, log.name, number, gone.line, rank, host, "", gone.at, True,
+        log.attempt_at(gone.line), quality=0 if code < 0 else 2, code=code,
+        quote="" if gone.text else gone.quote,
     )  # fmt: skip
 
 

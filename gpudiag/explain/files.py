@@ -79,7 +79,8 @@ _NO_LOGS = frozenset(
 # torchrun's error file of a rank, records of a runtime or a logger.
 _MAY_BE_LOGS = frozenset({".json", ".pickle", ".pkl", ".bin", ".csv", ".yaml", ".yml", ".md", ".html"})
 _NAMED_LOGS = re.compile(
-    r"(?:^|[^a-z])(?:log|logs|slurm|sacct|dmesg|events?|describe|error|stderr|stdout|nccl_trace|fr_trace|flight)",
+    r"(?:^|[^a-z])(?:log|logs|slurm|sacct|dmesg|events?|describe|error|stderr|stdout|nccl_trace|fr_trace|"
+    r"flight)",
     re.IGNORECASE,
 )
 _PY_SPY = re.compile(rb"Process \d+: [^\n]*\nPython v\d")
@@ -183,7 +184,9 @@ def open_lines(
 ) -> LogLines | bytes:
     """The lines of a log, unpacked where it is compressed.
 
-    All of its bytes where `is_dump` knows its beginning. Raises:
+    Where `is_dump` knows its beginning, they are all of its bytes.
+
+    Raises:
         LogRefused: it is binary, an archive, or compressed in a way whose library is not installed.
     """
     unpacked = _unpack(_Peekable(stream))
@@ -241,7 +244,7 @@ def log_files(folder: Path, is_dump: Callable[[bytes], bool]) -> tuple[list[Path
 def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
     """Each file below a folder with True, and with False each folder that cannot be read.
 
-    Nothing that is hidden.
+    What is hidden is left out.
     """
     unread: list[Path] = []
     for place, folders, names in os.walk(folder, onerror=lambda error: unread.append(Path(error.filename))):

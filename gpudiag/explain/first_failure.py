@@ -1,4 +1,4 @@
-"""Which of a job's events came first: the group that the verdict is about, and what did not follow from it."""
+"""Which of a job's events came first: the group of the verdict, and what did not follow from it."""
 
 import re
 from collections import defaultdict
@@ -48,7 +48,7 @@ class Group:
 
 
 def is_weak_word(event: Event) -> bool:
-    """Whether an event only reports that a rank was ended, and not why: a signal from outside, an exit status."""
+    """Whether an event only reports that a rank was ended, not why: a signal from outside, an exit status."""
     return (event.standing is Standing.OUTSIDE and event.quality > 0) or (
         event.standing is Standing.ENDED and event.quality > 1
     )
@@ -67,7 +67,7 @@ def beats(waited: Waited, root: Group, events: list[Event]) -> bool:
 
 
 def find_first_unknown(job: Identities, events: list[Event]) -> Group | None:
-    """The error that nothing in the catalogue explains, where it is alone or came before all that others report."""
+    """The error that nothing in the catalogue explains, if alone or before all that others report."""
     own = [
         event
         for event in events
@@ -95,7 +95,7 @@ def find_first_unknown(job: Identities, events: list[Event]) -> Group | None:
 
 
 def is_outlived_warning(job: Identities, event: Event) -> bool:
-    """Whether an event is a warning that runs may outlive, and there is a step, or the end of NCCL's init, after it."""
+    """Whether an event is a warning that runs may outlive, with a step or the end of NCCL's init after it."""
     is_weak = event.topic in failures() and failures()[event.topic].weak
     return is_weak and job.logs[event.log_number].facts.moved_after(max(event.line, event.last_line))
 
@@ -188,7 +188,7 @@ def order_of(event: Event) -> tuple[object, ...]:
 
 
 def find_later(events: list[Event], root: Group) -> list[Group]:
-    """Other faults, that came so much later, or in so much another attempt, that they do not follow from the first."""
+    """Other faults, so much or so many attempts later that they do not follow from the first one."""
     groups: dict[str, list[Event]] = defaultdict(list)
     first = root.first
     for event in events:

@@ -24,7 +24,7 @@ class LogOfJob:
     is_restart: bool = False  # a container's log beside that of its life before
 
     def attempt_at(self, line: int) -> int:
-        """The attempt that a line is of: a launcher that restarts its ranks writes all of them into one log."""
+        """The attempt of a line: a launcher that restarts its ranks writes all attempts into one log."""
         return self.attempt + sum(restart < line for restart in self.facts.of_ranks.restarts)
 
 
@@ -86,7 +86,7 @@ def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
 
 
 def _number_attempts(job: Identities) -> None:
-    """The attempt that each log is of: by torchrun's folders, or by `previous` in the name beside a log without it."""
+    """The attempt of each log: by torchrun's folders, or by `previous` in its name beside one without it."""
     before = {without_previous(log.name) for log in job.logs if without_previous(log.name) != log.name}
     for log in job.logs:
         log.is_restart = log.name in before
@@ -96,7 +96,8 @@ def _number_attempts(job: Identities) -> None:
 def _common_lengths(names: list[str]) -> dict[bool, int]:
     """How many characters the names of one kind begin with alike, a whole folder.
 
-    By whether they are absolute. People mix both, and standard input has a name without a folder.
+    They are counted by whether they are absolute. People mix both, and standard input has a name without a
+    folder.
     """
     lengths = {}
     for absolute in (False, True):
@@ -121,7 +122,7 @@ def _learn(job: Identities, shown: RankFacts) -> None:
 
 
 def _name_hosts(job: Identities) -> None:
-    """Each log's host: by a known name in its path, by its own lines, else by what looks like a name in its path."""
+    """Each log's host: by a known name in its path, its own lines, or what looks like a name in its path."""
     spoken = {
         log.name: {short_host(who.host) for who in _speakers(log) if who.host and not who.host[0].isdigit()}
         for log in job.logs

@@ -1,4 +1,4 @@
-"""What an Xid or an SXid of the kernel log is to a failed job: its cause, a symptom of it, or broken hardware."""
+"""What an Xid or SXid of the kernel log is to a failed job: its cause, a symptom, or broken hardware."""
 
 from gpudiag.checks.gpu.xid_faults import outcome_of
 from gpudiag.explain.topics import explain_sxid, explain_xid

@@ -1,4 +1,4 @@
-"""The lines of launchers, watchdogs, schedulers and kernels that show something of ranks, each with the one that reads it.
+"""Lines of launchers, watchdogs, schedulers and kernels that show something of ranks, each with its reader.
 
 A new line is one entry here: a function under `@_reads`, with the words of which such a line holds one, and
 the pattern.
@@ -42,7 +42,7 @@ _LINES: list[LauncherLine] = []
 
 
 def _reads(*words: str, pattern: str, mark: str = "") -> Callable[[_Read], _Read]:
-    """Add the function to the table: it notes what a line shows that holds one of the words and the pattern."""
+    """Add the function to the table: it notes what a line with one of the words and the pattern shows."""
 
     def add(read: _Read) -> _Read:
         found = mark or "|".join(map(re.escape, words))
@@ -222,8 +222,8 @@ def _ranks_in(text: str) -> tuple[int, ...]:
 
 @_reads(
     "WorkNCCL(",
-    pattern=r"Rank (\d+)\][^\[]{0,80}Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
-    r"(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?",
+    pattern=r"Rank (\d+)\][^\[]{0,80}Watchdog caught collective operation timeout: "
+    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?",
 )
 def _watchdog_caught(facts: RankFacts, line: LogLine, match: Match) -> None:
     found = facts.watchdog(_rank_in_job(line, match[1]), "", line)
@@ -241,7 +241,8 @@ _OF_GROUP = r"(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>\S+?))? )?[Rr]ank
 @_reads(
     "last enqueued",
     pattern=_OF_GROUP + r".*?(?:[Ww]ork(?: sequence id)?): ?(?P<work>\d+)"
-    r".*last enqueued(?: NCCL)? work: (?P<enqueued>-?\d+), last completed(?: NCCL)? work: (?P<completed>-?\d+)",
+    r".*last enqueued(?: NCCL)? work: (?P<enqueued>-?\d+),"
+    r" last completed(?: NCCL)? work: (?P<completed>-?\d+)",
 )
 def _watchdog_counted(facts: RankFacts, line: LogLine, match: Match) -> None:
     found = facts.watchdog(_rank_in_job(line, match["rank"]), match["guid"] or match["group"] or "", line)
@@ -278,7 +279,7 @@ def _gloo_overflowed(facts: RankFacts, line: LogLine, match: Match) -> None:
 
 
 def _rank_in_job(line: LogLine, named: str) -> int:
-    """The rank that a watchdog speaks of: by the line's prefix, for the line itself counts within a process group."""
+    """The rank that a watchdog names, by the line's prefix: the line itself counts within a process group."""
     return line.speaker.rank if line.speaker.rank is not None else int(named)
 
 

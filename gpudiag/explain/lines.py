@@ -21,13 +21,19 @@ _RANK_PREFIX = re.compile(
       \[default(?P<local>\d+)\]:?                                         # torchrun --tee: [default3]:
     | \[(?:global_)?[Rr](?:ank|ANK)[\ :=_-]{0,2}(?P<rank>\d+)\]:?         # [rank3]:  [Rank 3]  [rank: 3]
     | \(?(?:rank|Rank|RANK)[\ :=_]?(?P<named>\d+)\)?(?:\ ?[|:\]]|\ -)(?=\ ) # rank 3:  RANK 3 |  (rank 3):
-    | \[(?:[\w.-]+@)?(?:\d+,)?(?P<task>\d+)\](?:<std(?:err|out)>)?:       # [1,3]<stderr>:  [prterun-n1-881@1,3]<stderr>:
+      # mpirun: [1,3]<stderr>:  [prterun-n1-881@1,3]<stderr>:
+    | \[(?:[\w.-]+@)?(?:\d+,)?(?P<task>\d+)\](?:<std(?:err|out)>)?:
     | \ {0,4}(?P<label>\d{1,5}):                                         # srun --label
     | \[pod/(?P<pod>[^\]]+)\]                                            # kubectl logs --prefix
     | (?P<service>[\w.-]+-\d+)\ +\|                                      # docker compose
-    | \([\w.-]+,\ rank=(?P<node>\d+),\ pid=\d+(?:,\ ip=(?P<address>[^)]*))?\)  # SkyPilot: (worker1, rank=1, pid=77, ip=10.0.0.4)
-    | (?P<stern>[a-z0-9-]+-(?:worker|master|launcher|trainer|node)-\d+(?:-[\w-]+)?)\ [a-z][\w-]*\ (?=\S|\ )  # stern: POD CONTAINER
-    | \((?P<actor>\w[\w.:-]*(?:\([\w.:-]*\))?\ )?(?:actor\ |rank=(?P<worker>\d+)\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[^)]*))?\)  # Ray, vLLM
+      # SkyPilot: (worker1, rank=1, pid=77, ip=10.0.0.4)
+    | \([\w.-]+,\ rank=(?P<node>\d+),\ pid=\d+(?:,\ ip=(?P<address>[^)]*))?\)
+      # stern: POD CONTAINER
+    | (?P<stern>[a-z0-9-]+-(?:worker|master|launcher|trainer|node)-\d+(?:-[\w-]+)?)
+      \ [a-z][\w-]*\ (?=\S|\ )
+      # Ray, vLLM
+    | \((?P<actor>\w[\w.:-]*(?:\([\w.:-]*\))?\ )?(?:actor\ |rank=(?P<worker>\d+)\ )?
+      pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[^)]*))?\)
     | (?P<host>(?!python)[a-z][a-z-]*\d[\w-]*|\d+\.\d+\.\d+\.\d+):(?=\ )      # pdsh
     )\ ?""",
     re.VERBOSE,
@@ -85,7 +91,8 @@ _NAMED_SPEAKER = re.compile(
 )
 _POD_SPEAKER = re.compile(r"(?:^|\s)pod/([a-z0-9][\w.-]+)\s")  # kubectl get events
 _SYSLOG_SPEAKER = re.compile(
-    rf"(?:\w{{3}} +\d{{1,2}} \d\d:\d\d:\d\d|{_TIME}) (?P<host>(?!std(?:err|out)\b)[\w.-]+) (?:kernel|[\w./@-]+\[\d+\]):"
+    rf"(?:\w{{3}} +\d{{1,2}} \d\d:\d\d:\d\d|{_TIME}) (?P<host>(?!std(?:err|out)\b)[\w.-]+) (?:kernel|"
+    rf"[\w./@-]+\[\d+\]):"
 )
 _NCCL_LEVEL = re.compile(r"\bNCCL (INFO|TRACE|WARN|ERROR|ABORT)\b")
 _GLOG_LEVEL = re.compile(r"(?:^|[\s\[])([DIWEF])(?:\d{4} \d\d:\d\d:|\d{4} \d|(?= \w+\.(?:cpp|cc):\d+\]))")
@@ -110,7 +117,8 @@ _CHAINED = re.compile(
     r"^(?:The above exception was the direct cause|(During handling of the above exception))"
 )
 _RAISED = re.compile(
-    r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid|Warning)(?::|$| \()"
+    r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|"
+    r"Invalid|Warning)(?::|$| \()"
 )
 _ANY_RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::\s|:?$)")
 LIBRARY = re.compile(
@@ -130,8 +138,9 @@ class Level(IntEnum):
 
 _LEVELS = {
     "DEBUG": Level.DEBUG, "TRACE": Level.DEBUG, "D": Level.DEBUG, "INFO": Level.INFO, "I": Level.INFO,
-    "NOTICE": Level.INFO, "WARNING": Level.WARNING, "WARN": Level.WARNING, "W": Level.WARNING, "ERROR": Level.ERROR,
-    "ERR": Level.ERROR, "E": Level.ERROR, "CRITICAL": Level.ERROR, "FATAL": Level.ERROR, "F": Level.ERROR,
+    "NOTICE": Level.INFO, "WARNING": Level.WARNING, "WARN": Level.WARNING, "W": Level.WARNING,
+    "ERROR": Level.ERROR, "ERR": Level.ERROR, "E": Level.ERROR, "CRITICAL": Level.ERROR,
+    "FATAL": Level.ERROR, "F": Level.ERROR,
     "ABORT": Level.ERROR, "PANIC": Level.ERROR,
 }  # fmt: skip
 
@@ -275,7 +284,7 @@ def _speaker(text: str, prefixes: dict[str, str]) -> Speaker:
 
 
 def _of_json(text: str) -> str:
-    """The text in a line of JSON: docker's `log`, a logger's level, message and exception; else the line itself."""
+    """The text in a line of JSON: docker's `log`, a logger's level, message, exception; else the line."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
@@ -307,7 +316,7 @@ def _of_json(text: str) -> str:
 
 
 def _of_error_file(message: dict[str, Any]) -> str:
-    """The text in torchrun's error file of a rank: its time, in whole seconds since 1970, and its traceback."""
+    """The text in torchrun's error file of a rank: its time, in whole seconds since 1970, and traceback."""
     extra = message.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
     stack, words, seconds = (

@@ -55,20 +55,24 @@ _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 # itself back.
 _TALK = re.compile(
     r"^\s*(?:\+ |#|//|>>> )|(?:PASSED|SKIPPED|XFAIL|\.\.\. ok)\b|^[0-9a-f]{7,40} [A-Z]|"
-    r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
-    r"you can ignore this warning|nv_get_p2p_free_callback|Thread is unstuck|"
-    r"^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|commit|Merge|Author:)\b"
+    r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|"
+    r"[Cc]omputation placer already registered|you can ignore this warning|nv_get_p2p_free_callback|"
+    r"Thread is unstuck|^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|"
+    r"commit|Merge|Author:)\b"
 )
 # Of these lines, those with content: a launcher's command that a shell echoes, and what nccl-tests found.
 _TALK_WITH_CONTENT = re.compile(r"^\s*\+ .*\bn(?:nodes|um[-_]machines)\b|^\s*# Out of bounds")
 # A warning whose own text reports that it was handled.
 _HANDLED = re.compile(
-    r"\b(?:[Rr]etry(?:ing)?|will be retried|[Ff]all(?:ing)?[ -]?back|[Ii]gnor(?:ed|ing)|[Ss]kip(?:ped|ping)?|[Rr]ecovered|"
-    r"caught|reduc(?:ed|ing) (?:the )?batch|[Rr]econnect(?:ed|ing)|trying again|succeeded|resum(?:ed|ing))\b"
+    r"\b(?:[Rr]etry(?:ing)?|will be retried|[Ff]all(?:ing)?[ -]?back|[Ii]gnor(?:ed|ing)|[Ss]kip(?:ped|ping)?|"
+    r"[Rr]ecovered|caught|reduc(?:ed|ing) (?:the )?batch|[Rr]econnect(?:ed|ing)|trying again|succeeded|"
+    r"resum(?:ed|ing))\b"
 )
 _PROGRESS = re.compile(
-    r"""\bloss['"]?\s*[:=]?\s*-?\d|Init\ COMPLETE|HTTP/[\d.]+"\ 200|(?:samples|tokens|images|steps)/s(?:ec)?\b|
-    (?:[Tt]raining|[Jj]ob|[Rr]un|[Aa]ll\ ranks|[Ee]poch)\ (?:\d+\ )?(?:has\ |is\ )?(?:completed?|finished)\b|finished\ successfully|
+    r"""\bloss['"]?\s*[:=]?\s*-?\d|Init\ COMPLETE|HTTP/[\d.]+"\ 200|
+    (?:samples|tokens|images|steps)/s(?:ec)?\b|
+    (?:[Tt]raining|[Jj]ob|[Rr]un|[Aa]ll\ ranks|[Ee]poch)\ (?:\d+\ )?(?:has\ |is\ )?
+    (?:completed?|finished)\b|finished\ successfully|
     [Aa]pplication\ startup\ complete|fired\ up\ and\ ready|Thread\ is\ unstuck|
     \b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|global_step)\b[\s:=\[(]*\d+(?:\s*/\s*\d+)?[\])]?[\s,:|].*\d""",
     re.VERBOSE,
@@ -77,7 +81,8 @@ _STEP = re.compile(
     r"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|STEP|[Ii]ter(?:ation)?|[Bb]atch|[Ee]poch)s?\b[\s:=\[(#]*(\d+)"
 )
 _RANK_MARK = re.compile(
-    rb"\[?(?:default|[Rr]ank|RANK)[ :=_]?(\d+)|^ {0,4}(\d{1,5}): |^\[pod/([^\]]+)\]|^\[(?:[\w.-]+@)?\d+,(\d+)\]"
+    rb"\[?(?:default|[Rr]ank|RANK)[ :=_]?(\d+)|^ {0,4}(\d{1,5}): |^\[pod/([^\]]+)\]|"
+    rb"^\[(?:[\w.-]+@)?\d+,(\d+)\]"
 )
 _RANK_MARK_WITHIN = 100
 _MAX_BEFORE = 60  # lines that are searched backwards for a time
@@ -92,20 +97,23 @@ _LAUNCHERS = (
 _OF_NVIDIA = ("cuda.", "cublas.", "cudnn.", "nvlink.", "gpu.")
 # Frames of what speaks to other processes, or waits for them.
 _PEERS = re.compile(
-    r"torch/distributed|torch/multiprocessing|torch/utils/data|/multiprocessing/|concurrent/futures|/ray/|/vllm/|/sglang/|/horovod/|"
-    r"deepspeed/(?:comm|launcher)|accelerate/(?:launchers|commands)|lightning/.*(?:strateg|launch|plugins)|mpi4py|/zmq/|torch/_C|/grpc/"
+    r"torch/distributed|torch/multiprocessing|torch/utils/data|/multiprocessing/|concurrent/futures|/ray/|"
+    r"/vllm/|/sglang/|/horovod/|deepspeed/(?:comm|launcher)|accelerate/(?:launchers|commands)|"
+    r"lightning/.*(?:strateg|launch|plugins)|mpi4py|/zmq/|torch/_C|/grpc/"
 )
 _MAX_RANKS = 20_000
 _NO_PROGRESS = re.compile(r"^wandb:|\d%\|")  # a summary, or a bar that is drawn once more when a process ends
 _DONE = re.compile(
-    r"[Tt]raining (?:has |is )?(?:completed?|finished|done)\b|finished successfully|[Jj]ob (?:completed|finished)|Out of bounds values : 0 OK"
+    r"[Tt]raining (?:has |is )?(?:completed?|finished|done)\b|finished successfully|"
+    r"[Jj]ob (?:completed|finished)|Out of bounds values : 0 OK"
 )
 _DONE_BYTES = re.compile(_DONE.pattern.encode())
 _STEP_BYTES = 500  # of a line that may show progress
 _ERROR_LINE = re.compile(
-    r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
-    r"Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
-    r"\b[A-Z]\w*(?:Error|Exception): |^terminate called|^Aborted|Segmentation fault|^curl: \(\d+\)"
+    r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|"
+    r"\bwhat\(\): |Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|"
+    r"command not found)|\b[A-Z]\w*(?:Error|Exception): |^terminate called|^Aborted|Segmentation fault|"
+    r"^curl: \(\d+\)"
 )
 
 
@@ -208,7 +216,7 @@ class LogFacts:
 
     @property
     def progress(self) -> list[LogLine]:
-        """The last lines that show progress, taken apart when they are first asked for: few logs need them."""
+        """The last lines that show progress, taken apart when first asked for: few logs need them."""
         if self._steps is None:
             self._steps = [line for number, raw in self.lately for line in _steps_in(number, raw)]
         return self._steps
@@ -232,7 +240,7 @@ class LogFacts:
         return self.unknown.counted(moved_on=self.done_at > last or self.moved_after(last))
 
     def went_on(self, number: int, at: datetime | None = None, speaker: Speaker = NOBODY) -> bool:
-        """Whether the run went on after that line, printed at that time: other steps, or lines of the same rank."""
+        """Whether the run went on after that line, printed then: other steps, or lines of the same rank."""
         if self.done_at > number:
             return True
         if sum(later > number for later, _ in self.lately) == 0:
@@ -448,7 +456,7 @@ class _Reader:
     def _raised_in_message(self, line: LogLine) -> Traceback:
         """The exception of a line without a traceback.
 
-        That of the one before, where its message ends in this one.
+        It is that of the line before, where its message ends in this one.
         """
         text, before = line.body.strip(), self._last.get(line.stream)
         if before is not None and before.text.endswith(":") and line.number - before.raised_at == 1:

@@ -12,20 +12,24 @@ _NODE = re.compile(
     r"(?:^|[^a-zA-Z])(?:node[_-]?(?:rank[_-]?)?|(?:machine|host)[_-]?rank[_-]?)(\d+)(?!\d)", re.IGNORECASE
 )
 _OTHER_RANK = re.compile(  # of a node, or within a group
-    r"(?:^|[^a-zA-Z])(?:local|node|machine|host|group|role|worker|[cdept]p|data|tensor|pipeline|expert)[_-]?rank[_-]?\d+",
+    r"(?:^|[^a-zA-Z])(?:local|node|machine|host|group|role|worker|[cdept]p|data|tensor|pipeline|"
+    r"expert)[_-]?rank[_-]?\d+",
     re.IGNORECASE,
 )
 _TASK = re.compile(r"(?:^|[^a-zA-Z])(?:task|proc|worker-?rank)[_-]?(\d+)(?!\d)")
 _HOST = re.compile(
-    r"(?:^|[^A-Za-z0-9-])((?!rank|node_?rank|s?xid|attempt|slurm|job|run|step|epoch|part|log|stdout|stderr|train|dmesg|task|err|out|version|case|worker_?rank|fr_|dump)"
+    r"(?:^|[^A-Za-z0-9-])((?!rank|node_?rank|s?xid|attempt|slurm|job|run|step|epoch|part|log|stdout|stderr|"
+    r"train|dmesg|task|err|out|version|case|worker_?rank|fr_|dump)"
     r"[a-z][a-z-]*?-?[a-z]*\d[\w-]*)(?![A-Za-z0-9-])"
 )
 _POD = re.compile(r"^((?:[a-z0-9]+-)*(?:worker|master|launcher|replica|pod|trainer)-\d+(?:-[a-z0-9]{5})?)")
 _NOT_A_HOST = re.compile(
-    r"[-_.]?(?:previous|nvidia-bug-report|dmesg|kern(?:el)?|syslog|messages|journal|torchrun|train|slurm|logs?|out|err)(?![a-z])[-_.]?"
+    r"[-_.]?(?:previous|nvidia-bug-report|dmesg|kern(?:el)?|syslog|messages|journal|torchrun|train|slurm|"
+    r"logs?|out|err)(?![a-z])[-_.]?"
 )
 _PREVIOUS = re.compile(
-    r"[._-]?\(?prev(?:ious)?\)?(?![a-z])(?=[^/]*$)|(?<=/)prev(?:ious)?[._-](?=[^/]*$)|^prev(?:ious)?[._-](?=[^/]*$)"
+    r"[._-]?\(?prev(?:ious)?\)?(?![a-z])(?=[^/]*$)|(?<=/)prev(?:ious)?[._-](?=[^/]*$)|"
+    r"^prev(?:ious)?[._-](?=[^/]*$)"
 )
 _NUMBER_AT_END = re.compile(r"-(\d+)(?:-[a-z0-9]{5})?$")
 
@@ -79,7 +83,7 @@ def parse_log_path(name: str, shared: int = 0) -> LogPath:
 
 
 def without_previous(name: str) -> str:
-    """The name of a container's log for that of its life before: `kubectl logs --previous` has none of its own."""
+    """The name of a container's own log for that of its life before, by `kubectl logs --previous`."""
     return _PREVIOUS.sub("", name, count=1)
 
 

@@ -4,26 +4,47 @@ import re
 
 _LOOK = "Read the log of the server at that address: does it still run?"
 _KINDS = (
-    (r"AssertionError|Assertion .*failed", "an assertion of the job's own code, or of a library that it calls, failed", ""),
-    (r"ModuleNotFoundError|ImportError", "a Python package or a part of it is not in the environment that ran", ""),
+    (
+        r"AssertionError|Assertion .*failed",
+        "an assertion of the job's own code, or of a library that it calls, failed",
+        "",
+    ),
+    (
+        r"ModuleNotFoundError|ImportError",
+        "a Python package or a part of it is not in the environment that ran",
+        "",
+    ),
     (r"FileNotFoundError|No such file", "a path that does not exist on this host: is it mounted here?", ""),
     (r"PermissionError|Permission denied", "this user may not use that file: `ls -l` it and its folders", ""),
     (r"Errno 98|ddress already in use", "another program uses the port: `ss -ltnp` shows which", ""),
     (r"Errno 111|Connection refused", "nothing listens at that address", _LOOK),
-    (r"Errno 104|Connection reset|RemoteDisconnected|Connection aborted", "the other end closed the connection", _LOOK),
-    (r"HTTPError|Client Error|Server Error|Request failed: \d", "a server refused the request; its number and words give the reason", _LOOK),
+    (
+        r"Errno 104|Connection reset|RemoteDisconnected|Connection aborted",
+        "the other end closed the connection",
+        _LOOK,
+    ),
+    (
+        r"HTTPError|Client Error|Server Error|Request failed: \d",
+        "a server refused the request; its number and words give the reason",
+        _LOOK,
+    ),
     (
         r"gaierror|resolve host|Name or service not known|name resolution",
         "a host name that the resolver does not know",
         "Look it up on that host: `getent hosts NAME`. Where there is no way out, download before the job.",
     ),
     (r"[Tt]imed? ?out", "a wait took too long; the frame shows for what", ""),
-    (r"MemoryError|out of memory", "memory ran out", (
-        "Smaller batches or requests; `gpudiag list` shows the GPUs' memory,"
-        " `free -g` the host's."
-    )),
-    (r"KeyError|IndexError|TypeError|ValueError|AttributeError|NameError|ZeroDivision", "the job's own code or data; the machine is rarely the reason", ""),
-)  # fmt: skip
+    (
+        r"MemoryError|out of memory",
+        "memory ran out",
+        "Smaller batches or requests; `gpudiag list` shows the GPUs' memory, `free -g` the host's.",
+    ),
+    (
+        r"KeyError|IndexError|TypeError|ValueError|AttributeError|NameError|ZeroDivision",
+        "the job's own code or data; the machine is rarely the reason",
+        "",
+    ),
+)
 
 
 def meaning_of(text: str) -> str:
@@ -32,5 +53,5 @@ def meaning_of(text: str) -> str:
 
 
 def remedy_of(text: str) -> str:
-    """What to do about an error of this kind, where that is not to fix the line that raised it; else empty."""
+    """What to do about an error of this kind; empty where that is to fix the line that raised it."""
     return next((remedy for kind, _, remedy in _KINDS if re.search(kind, text)), "")

@@ -1,4 +1,4 @@
-"""The verdict on logs that show no failure: what was worth a note, what the run outlived, and how far it came."""
+"""The verdict on logs that show no failure: what was noteworthy, what the run outlived, how far it came."""
 
 from gpudiag.explain.absence import last_steps
 from gpudiag.explain.events import Event, Standing, is_foreign

@@ -155,9 +155,18 @@ class RankFacts:
         host = short_host(row.get("host", ""))
         message = "" if how.startswith(("To enable", "Traceback")) else how
         exited = Exit(
-            number if message else self._row_line, int(rank[1]), int(rank[2]), None, host, int(code[2]), int(code[1]),
-            read_time(row.get("time", "")), self._is_first, message, self._row_words,
-        )  # fmt: skip
+            number if message else self._row_line,
+            int(rank[1]),
+            int(rank[2]),
+            None,
+            host,
+            int(code[2]),
+            int(code[1]),
+            read_time(row.get("time", "")),
+            self._is_first,
+            message,
+            self._row_words,
+        )
         self._is_first = False
         self.exits.append(exited)
         if host:

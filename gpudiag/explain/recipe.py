@@ -39,7 +39,7 @@ _LOOKS_LIKE_A_PATH = re.compile(r"[^\s:]*[/\\][^\s:]*|[^\s]+\.(?:log|out|err|txt
 
 
 def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
-    """The explanation of a finding code, a check, an Xid, a known failure, of logs (`-`: standard input) or of a text.
+    """The explanation of a code, a check, an Xid, a known failure, a text, or logs (`-`: standard input).
 
     Raises:
         UsageError: there is nothing of that name (the nearest is named), or a log cannot be opened.
@@ -82,7 +82,7 @@ def explain_text(text: str) -> LogExplanation:
 def explain_name(name: str) -> Explanation | None:
     """The explanation of `gpu.lost`, a check, a known failure, `xid-79` or `sxid-12028`.
 
-    None where there is none.
+    It is None where there is none.
     """
     numbered = _NUMBERED_TOPIC.fullmatch(name)
     if numbered and numbered["kind"]:
@@ -93,7 +93,7 @@ def explain_name(name: str) -> Explanation | None:
 def explain_topic(name: str) -> Explanation | None:
     """The explanation of a finding code, a check or a known failure.
 
-    None where there is none of that name.
+    It is None where there is none of that name.
     """
     error = find_cuda_error(name)
     if error is not None:

@@ -1,4 +1,4 @@
-"""What `gpudiag run` reported on a job: its lines among the job's own in a log, or its verdict, a JSON document.
+"""What `gpudiag run` reported on a job: its lines among the job's own in a log, or its verdict as JSON.
 
 It watched the job while it ran, so its report is the answer where the logs alone name no cause; a cause that
 they name is reported beside it.
@@ -21,7 +21,8 @@ _BEFORE = 80  # bytes before it in a line: times and ranks that launchers print
 _HEAD = re.compile(r"(STALL|FAIL|WARN|ERROR|PASS|SKIP) (.*)")
 # Lines below a sentence that do not belong to it (render/job_run_text.py).
 _DETAIL = re.compile(
-    r"do: |then ranks: |kernel log: |not read: |its output: |verdict: |dumps and error files: |dumps of the flight recorder: |the job continues|it is ended now"
+    r"do: |then ranks: |kernel log: |not read: |its output: |verdict: |dumps and error files: |"
+    r"dumps of the flight recorder: |the job continues|it is ended now"
 )
 _CODE = re.compile(r" \[(job\.\w+)\]")
 _RANK = re.compile(r"^(?:the job stood still for [^:]*: )?rank (\d+)\b")
@@ -57,7 +58,7 @@ class RunReports:
         self._part = ""  # what the next indented line goes on with
 
     def watch(self, log: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-        """The lines given; those of `gpudiag run` are kept, and passed on as empty: they are not the job's."""
+        """The lines, with those of `gpudiag run` kept and passed on as empty: they are not the job's."""
         for number, raw in lines:
             place = raw.find(_MARK)
             if place < 0 or place > _BEFORE:

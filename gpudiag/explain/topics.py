@@ -38,7 +38,7 @@ _NETWORK_UNIT_XID = 149  # the NVLink 5 error whose subcode names the place to l
 def known_topics() -> dict[str, Explanation]:
     """Every finding code, every check and every rule of the linter by its name.
 
-    Where two are one word, the code.
+    Where two have one name, it is the code.
     """
     checks = {check.name: _explain_check(check) for check in BUILTIN}
     lints = {rule.code: _explain_rule(rule) for rule in RULES}
@@ -111,7 +111,7 @@ def explain_sxid(code: int) -> Explanation:
 
 
 def explain_cuda_error(number: int) -> Explanation:
-    """What an error of CUDA means and asks for: the known failure that it shows, under its own number and names."""
+    """What an error of CUDA means and asks for: its known failure, under its own number and names."""
     error = cuda_errors().get(number)
     if error is None:
         return Explanation(

@@ -9,13 +9,15 @@ _KEPT_BYTES = 500  # of a line
 _GRAVE = re.compile(rb"\b(?:fatal|FATAL|Fatal|ERROR|BUG|panic|PANIC)\b(?!-)")
 # Settings, counts of none, and names: `log_level=ERROR`, `0 ERROR`, `ERROR: 0`, `-Werror`, `errors=0`.
 _HARMLESS_WORDS = re.compile(
-    rb"(?i)(?:level|verbosity|severity|filter|debug)\W{0,4}(?:fatal|error)|\b(?:no|0|without) (?:fatal|error|bug|panic)|"
+    rb"(?i)(?:level|verbosity|severity|filter|debug)\W{0,4}(?:fatal|error)|"
+    rb"\b(?:no|0|without) (?:fatal|error|bug|panic)|"
     rb"\b(?:fatal|error|bug|panic)s?\b\W{1,3}0\b|panic_on|non-?fatal|_(?:ERROR|FATAL|BUG)\b"
 )
 # Words of a failure that healthy runs print too: such a line counts where the run makes no progress after it.
 _DOUBT = re.compile(rb"\b(?:[Ff]ailed|FAILED|[Tt]imed out|[Ee]xceeded|[Aa]borting|UNAVAILABLE|revoked)\b")
 _HARMLESS_DOUBT = re.compile(
-    rb"(?i)\b(?:INFO|DEBUG)\b|\b(?:0|no|none|never|not) (?:\w+ )?(?:failed|timed out|exceeded)|(?:failed|exceeded)\W{1,3}(?:0|no|none|false)\b|"
+    rb"(?i)\b(?:INFO|DEBUG)\b|\b(?:0|no|none|never|not) (?:\w+ )?(?:failed|timed out|exceeded)|"
+    rb"(?:failed|exceeded)\W{1,3}(?:0|no|none|false)\b|"
     rb"retry|fall\w* ?back|ignor|skip|instead|optional|if [^:]{0,40}failed|^I\d{4} "
 )
 

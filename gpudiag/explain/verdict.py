@@ -113,7 +113,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
 
 
 def _is_farewell(job: Identities, event: Event) -> bool:
-    """Whether a rank warns that it lost another one that had ended well: the job logged that it is complete."""
+    """Whether a rank warns that it lost another that had ended well: the job logged that it is complete."""
     if event.topic not in _LOST or read_level(event.text) is not Level.WARNING:
         return False
     if any(gone.code for log in job.logs for gone in log.facts.of_ranks.exits):
@@ -432,7 +432,8 @@ def _driver_errors(events: list[Event], root: Event, hosts: tuple[str, ...]) -> 
         if event.is_driver and at_that_time and (not hosts or not event.host or event.host in hosts):
             near.setdefault(f"{event.topic} {event.host}", event)
     return tuple(
-        f"{event.topic}{f' on {event.host}' if event.host else ''}{f' at {event.at:%H:%M:%S}' if event.at and event.is_exact else ''}"
+        f"{event.topic}{f' on {event.host}' if event.host else ''}"
+        f"{f' at {event.at:%H:%M:%S}' if event.at and event.is_exact else ''}"
         f" ({event.log}:{event.line})"
         for event in near.values()
     )
@@ -485,8 +486,10 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
         None,
     )
     return Verdict(
-        kind=kind, sentence=f"{what}.", ranks=waited.ranks, hosts=hosts, topic=topic, log=waited.log, line=first.line if first else waited.line,
-        excerpt=mask_text(first.excerpt)[:500] if first else "", where=mask_text(first.where) if first and first.rank in waited.ranks else "",
+        kind=kind, sentence=f"{what}.", ranks=waited.ranks, hosts=hosts, topic=topic,
+        log=waited.log, line=first.line if first else waited.line,
+        excerpt=mask_text(first.excerpt)[:500] if first else "",
+        where=mask_text(first.where) if first and first.rank in waited.ranks else "",
         cause=failure.meaning, remedy=failure.remedy, evidence=tuple(mask_text(words) for words in evidence),
         driver_errors=_driver_errors(events, first, hosts) if first else (), echoes=_echoes(events, None),
     )  # fmt: skip

@@ -137,7 +137,8 @@ class Machine:
             seconds = min(max(seconds, LONGEST_PAUSE_SECONDS), seconds * 2 ** (self._failures - 1))
         self._wake.clear()
         try:
-            await within(seconds * random.uniform(0.9, 1.0), self._wake.wait())  # noqa: S311 - not for secrets
+            # A time to wait is no secret.
+            await within(seconds * random.uniform(0.9, 1.0), self._wake.wait())  # noqa: S311
         except asyncio.TimeoutError:
             return
 

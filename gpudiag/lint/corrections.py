@@ -110,7 +110,7 @@ def at_end(program: Program, node: ast.AST) -> Place | None:
 
 
 def moved(program: Program, node: ast.AST, message: str, place: Place | None, advice: str) -> Mistake:
-    """The mistake of a statement in the wrong place: its right place, or advice where there is no single one."""
+    """The mistake of a misplaced statement, with its right place, or advice where there is no single one."""
     if place is None:
         return Mistake(node, message, "", advice=advice)
     return Mistake(node, message, program.statement_text(node), place=place)
@@ -135,7 +135,7 @@ def _in_one_block(
 ) -> tuple[ast.stmt | None, ast.stmt | None, list[ast.stmt]]:
     """The statement that moves, the one of its block that has the node, and the block.
 
-    None where impossible.
+    It is None where no statement can move.
     """
     moved = program.names.statement_of(moves)
     block = _block_of(program, moved)

@@ -11,14 +11,16 @@ from gpudiag.lint.trace import Guard, Where
 from gpudiag.lint.values import ENVIRONMENT, MAIN_WORDS, RANKS, Values
 
 _PERHAPS = re.compile(
-    r"rank|main|master|primary|chief|leader|zero|saver|writer|logger|wandb|proc|node|gpu|local|dist|world|ddp|multi|parallel"
+    r"rank|main|master|primary|chief|leader|zero|saver|writer|logger|wandb|proc|node|gpu|local|dist|world|"
+    r"ddp|multi|parallel"
     r"|horovod|hvd|first|root|shard|fsdp|coordinator|should_|verbose",
     re.IGNORECASE,
 )
 _ONE_AT_A_TIME = re.compile(r"first|zero|main|master|lock|local|rank|once|barrier|sequential", re.IGNORECASE)
 # A decorator that admits one rank to the function, and one that may.
 _ONLY_ONE = re.compile(
-    r"_?(?:only_)?(?:on_)?(?:local_|global_)?(?:rank_?(?:zero|0)|main(?:_process|_rank)?|master(?:_process|_rank)?)(?:_only)?$"
+    r"_?(?:only_)?(?:on_)?(?:local_|global_)?(?:rank_?(?:zero|0)|main(?:_process|_rank)?|"
+    r"master(?:_process|_rank)?)(?:_only)?$"
 )
 _CHOOSES = re.compile(
     r"rank|master|primary|chief|leader|zero|root|main_|_main|process|only|once|first", re.IGNORECASE

@@ -45,7 +45,8 @@ _OTHERS = (
 _PYTHON_WORDS = frozenset({"python", "py", "python3", "py3", "ipython", "ipython3", "sage"})
 _SHELL_WORDS = frozenset({"bash", "sh", "shell", "console", "zsh", "shell-session", "terminal", "cmd"})
 _STARTS_A_PROGRAM = re.compile(
-    r"^\s*(?:import\s+(?:[\w., ]+,\s*)?|from\s+)(?:torch|deepspeed|horovod|tensorflow|accelerate|lightning|pytorch_lightning|transformers|pynvml|py3nvml)\b",
+    r"^\s*(?:import\s+(?:[\w., ]+,\s*)?|from\s+)(?:torch|deepspeed|horovod|tensorflow|accelerate|lightning|"
+    r"pytorch_lightning|transformers|pynvml|py3nvml)\b",
     re.MULTILINE,
 )
 _DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
@@ -54,7 +55,8 @@ _CELL_OF_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python", "%%p
 _MAGIC = re.compile(r"^(?P<indent>\s*)(?:[%!?]|\w[\w.]*\?{1,2}\s*$)")
 # Commands that IPython takes without their sign, unless Python can read the line.
 _AUTOMAGIC = re.compile(
-    r"^(?P<indent>\s*)(?:(?:pip3?|conda|mamba|micromamba|uv|cd|ls|ll|cat|cp|mv|mkdir|rmdir|rm|man|matplotlib|load_ext|autoreload"
+    r"^(?P<indent>\s*)(?:(?:pip3?|conda|mamba|micromamba|uv|cd|ls|ll|cat|cp|mv|mkdir|rmdir|rm|man|matplotlib|"
+    r"load_ext|autoreload"
     r"|run|time|timeit|env|set_env|cls|clear)(?=\s+(?!(?:in|is|and|or|not|if|for)\b)(?:--?\w|[\w./~\"'$])))"
 )
 _ASSIGNED_MAGIC = re.compile(r"^(?P<before>\s*[\w.,\s()\[\]]+=\s*)[%!](?!=)")

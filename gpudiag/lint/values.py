@@ -64,7 +64,8 @@ _SAME_CALLS = frozenset(
     """.split()
 )
 MAIN_WORDS = re.compile(
-    r"^_?(?:is_|am_i_|i_am_)?(?:the_)?(?:main|master|primary|chief|leader|root|rank_?zero|rank_?0|global_zero|first)(?:_?(?:process|proc|rank|node|worker|only))?$"
+    r"^_?(?:is_|am_i_|i_am_)?(?:the_)?(?:main|master|primary|chief|leader|root|rank_?zero|rank_?0|"
+    r"global_zero|first)(?:_?(?:process|proc|rank|node|worker|only))?$"
     r"|^is_(?:local_)?(?:main|master)_process$|^is_(?:global_|world_process_)?zero$",
     re.IGNORECASE,
 )

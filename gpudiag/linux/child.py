@@ -84,7 +84,9 @@ class Program(Child):
     ) -> None:
         """Start it with these standard files, as `subprocess` has them, by default none.
 
-        `keep`: descriptors that it gets too. Raises:
+        `keep`: descriptors that it gets too.
+
+        Raises:
             OSError: the program cannot be executed, or no process can be started.
         """
         import subprocess  # late: the quickest command starts no program

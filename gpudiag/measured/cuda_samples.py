@@ -22,7 +22,8 @@ from gpudiag.units import BYTES_PER_GB, BYTES_PER_MB
 
 P2P_SAMPLE, COPY_SAMPLE = "p2pBandwidthLatencyTest", "bandwidthTest"
 _SECTION = re.compile(
-    r"(?P<ways>Unidirectional|Bidirectional) P2P=(?P<peer>Enabled|Disabled) Bandwidth(?P<by>.*) Matrix \(GB/s\)"
+    r"(?P<ways>Unidirectional|Bidirectional) P2P=(?P<peer>Enabled|Disabled)"
+    r" Bandwidth(?P<by>.*) Matrix \(GB/s\)"
 )
 _OTHER_SECTION = re.compile(r"P2P Connectivity Matrix|P2P=\w+ Latency.*Matrix")
 _HEAD = re.compile(r"^\s*D\\D((?:\s+\d+)+)\s*$")

@@ -8,15 +8,16 @@ from gpudiag.model.benchmark import Nics, Setup
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 
 _RANK = re.compile(
-    r"Rank\s+(?P<rank>\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(?P<host>\S+(?: \S+)?)\s+device\s+(?P<device>\d+)\s+"
-    r"\[[0-9a-fx:]+\]\s+(?P<gpu>\S.*?)\s*$",
+    r"Rank\s+(?P<rank>\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(?P<host>\S+(?: \S+)?)\s+"
+    r"device\s+(?P<device>\d+)\s+\[[0-9a-fx:]+\]\s+(?P<gpu>\S.*?)\s*$",
     re.IGNORECASE,
 )
 # Whole lines that name one GPU with its index: nvidia-smi, nvidia-smi -L, nvbandwidth, CUDA's samples,
 # perftest.
 _GPUS = (
     re.compile(
-        r"^\|?\s*(?P<index>\d+)\s+(?P<gpu>(?:NVIDIA|Tesla|GeForce|Quadro|HGX|A\d|GB\d)[^|]*?)\s+(?:On|Off|N/A)\s*\|"
+        r"^\|?\s*(?P<index>\d+)\s+(?P<gpu>(?:NVIDIA|Tesla|GeForce|Quadro|HGX|A\d|GB\d)[^|]*?)"
+        r"\s+(?:On|Off|N/A)\s*\|"
     ),
     re.compile(r"^GPU (?P<index>\d+): (?P<gpu>.+?) \(UUID: "),
     re.compile(r"^Device:? (?P<index>\d+)[:,] (?P<gpu>.+?)(?: \([0-9a-fA-F:.]+\)|, pciBusID.*)?\s*$"),

@@ -50,7 +50,8 @@ _START = re.compile(
     r"(?:\s+warmup iters:\s+(\d+)\s+iters:\s+(\d+))?(?:.*?validation:\s+(\d+))?"
 )
 _ANY_PROGRAM = re.compile(
-    r"(?:^|[/\s:])(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|sendrecv|gather|scatter|hypercube)_perf(?:_mpi)?\b"
+    r"(?:^|[/\s:])(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|sendrecv|gather|scatter|"
+    r"hypercube)_perf(?:_mpi)?\b"
 )
 _HEADER = re.compile(r"\bsize\s+count\s+(?:\(elements\)\s+)?type\b.*\b(#wrong|error)\b")
 _BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)\s*(OK|FAILED)")
@@ -288,7 +289,7 @@ def _operation_by_rows(rows: list[_Row]) -> str:
 
 
 def _is_unchecked(wrong: str) -> bool:
-    """Whether an operation is not done in place: its result there is not compared, or, in the old column, is off by 1."""
+    """Whether it is not done in place: that result is not compared, or, in the old column, is off by 1."""
     return wrong == "N/A" or ("e" in wrong and (_number(wrong) or 0.0) >= 1)
 
 

@@ -129,11 +129,22 @@ class NvBandwidth:
         results = [TestResult(operation, "wrong", message=self._wrong)] if self._wrong else []
         results += [TestResult(operation, "fail", message=self._failed)] if self._failed else []
         return MeasuredTable(
-            self.file, self._line, NVBANDWIDTH, self._version, operation,
+            self.file,
+            self._line,
+            NVBANDWIDTH,
+            self._version,
+            operation,
             Metric.BANDWIDTH if self._unit in ("", "GB/s") else Metric.LATENCY,
-            tuple(matrix_values(self._rows, self._columns, self._by_rows, BYTES_PER_GB if self._unit == "GB/s" else 1e-9)),
-            self.facts.setup(), complete=self._is_complete(), results=tuple(results), remarks=remarks_of(operation),
-        )  # fmt: skip
+            tuple(
+                matrix_values(
+                    self._rows, self._columns, self._by_rows, BYTES_PER_GB if self._unit == "GB/s" else 1e-9
+                )
+            ),
+            self.facts.setup(),
+            complete=self._is_complete(),
+            results=tuple(results),
+            remarks=remarks_of(operation),
+        )
 
     def _is_complete(self) -> bool:
         """Whether the last row is as long as the first, and a matrix of pairs is square."""

@@ -46,16 +46,27 @@ def _of_collectives(file: str, line: int, measured: CollectiveMeasurement) -> li
     remarks += [SHARED_GPU] if measured.ranks_share_gpu else []
     return [
         MeasuredTable(
-            file, line, f"{OWN} nccl-test", NOT_ASKED, operation, Metric.BUSBW,
+            file,
+            line,
+            f"{OWN} nccl-test",
+            NOT_ASKED,
+            operation,
+            Metric.BUSBW,
             tuple(
-                MeasuredValue(result.busbw_bytes_per_second, result.size_bytes, result.wrong_elements, result.in_place)
+                MeasuredValue(
+                    result.busbw_bytes_per_second, result.size_bytes, result.wrong_elements, result.in_place
+                )
                 for result in measured.results
                 if result.op == operation and not isinstance(result.busbw_bytes_per_second, Missing)
             ),
-            setup, complete=len(measured.results) >= measured.sizes_planned, remarks=tuple(remarks),
+            setup,
+            complete=len(measured.results) >= measured.sizes_planned,
+            remarks=tuple(remarks),
         )
-        for operation in dict.fromkeys(result.op for result in measured.results if not isinstance(result.busbw_bytes_per_second, Missing))
-    ]  # fmt: skip
+        for operation in dict.fromkeys(
+            result.op for result in measured.results if not isinstance(result.busbw_bytes_per_second, Missing)
+        )
+    ]
 
 
 def _of_report(file: str, line: int, report: Report) -> MeasuredTable:

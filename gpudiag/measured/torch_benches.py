@@ -1,4 +1,4 @@
-"""Tables of collectives that torch's benches print: all_reduce_bench of the ML Engineering book, and DeepSpeed's."""
+"""Tables that torch's collective benches print: all_reduce_bench of the ML Engineering book, DeepSpeed's."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,8 @@ _SIZES = {"": 1, "K": KIB, "M": MIB, "G": GIB}
 _BOOK_HEAD = re.compile(r"\|?\s*payload\s*\|\s*busbw\s*\|\s*algbw")
 _BOOK_TITLE = re.compile(r"average bandwidth of (\w+) over (\d+) ranks")
 _BOOK_ROW = re.compile(
-    r"^\|?\s*(?P<size>[\d.]+)\s?(?P<unit>[KMG]?)i?B\s*\|\s*(?P<bus>[\d.]+)\s?GBps\s*\|\s*(?P<alg>[\d.]+)\s?GBps"
+    r"^\|?\s*(?P<size>[\d.]+)\s?(?P<unit>[KMG]?)i?B\s*\|\s*(?P<bus>[\d.]+)\s?GBps\s*"
+    r"\|\s*(?P<alg>[\d.]+)\s?GBps"
 )
 _SPEED_TITLE = re.compile(r"-{3,} Performance of (\w+) on (\d+) devices -{3,}")
 _SPEED_HEAD = re.compile(r"Size \(Bytes\).*BusBW \((Gbps|GBps)\)")

@@ -197,12 +197,12 @@ class AbsentProduct:
 
 @noun
 class DiskResult:
-    """One file written to a file system that jobs write to, forced to the disk, and read back: speeds, and what differed.
+    """One file written where jobs write, forced to the disk, and read back: speeds, and what differed.
 
     `direct`: it was read past the page cache; where the file system refuses that, the read may be one of
-    memory. `failure` is why the file could not be written or read whole; the speeds are missing then, with the
-    reason not_supported where the place is why, and with another where nobody knows what the disk would do.
-    `is_fault`: the system reports an error of the device, and not that the place is full, read-only or of
+    memory. `failure` is why the file could not be written or read whole; the speeds are missing then, with
+    the reason not_supported where the place is why, and with another where nobody knows what the disk would
+    do. `is_fault`: the system reports an error of the device, and not that the place is full, read-only or of
     another user.
     """
 

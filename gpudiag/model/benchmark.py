@@ -1,4 +1,4 @@
-"""What other programs' benchmarks printed: tables of measured values, what they ran on, and the judgement of them."""
+"""What other programs' benchmarks printed: tables of values, what they ran on, and their judgement."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -103,7 +103,7 @@ class MeasuredTable:
     def largest(self) -> MeasuredValue | None:
         """The value of the largest message, the better placement.
 
-        None where there is no value with a size.
+        It is None where there is no value with a size.
         """
         sized = [one for one in self.values if not isinstance(one.size_bytes, Missing)]
         return max(sized, key=_size_and_value, default=None)
@@ -135,7 +135,7 @@ class OutputRead:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`gpudiag.judgement/1`: each table of other programs' benchmarks, whether it is right for what it ran on, and why."""
+    """`gpudiag.judgement/1`: other programs' benchmarks, if each is right for what it ran on, and why."""
 
     SCHEMA: ClassVar[str] = "gpudiag.judgement/1"
 

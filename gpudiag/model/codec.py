@@ -1,4 +1,4 @@
-"""What a document consists of, and the only conversion to JSON and back: for files, the store, the API and the probes' pipes.
+"""What a document consists of, and the only conversion to JSON and back: for files, store, API and pipes.
 
 A document is a noun with a `SCHEMA` name and version, written first. A missing reading is null, with
 its reason under `missing` and the source's words, where there are any, under `missing_detail`:

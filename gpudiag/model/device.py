@@ -62,7 +62,7 @@ FATAL_CALL = "this call ends the process that makes it"  # how the words of such
 class FailedCall:
     """A call that NVML answered with an error, where it should have answered.
 
-    `nvml_index` None: about no GPU.
+    `nvml_index` is None where it is about no GPU.
     """
 
     function: str  # as in nvml.h; with `, field 82` behind nvmlDeviceGetFieldValues

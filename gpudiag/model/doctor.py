@@ -39,7 +39,7 @@ class StateFolder:
 
 @noun
 class Surroundings:
-    """What a doctor looks at beside the sources: each read by itself, so that one that hangs costs only itself."""
+    """What a doctor looks at beside the sources: each is read by itself; one that hangs costs only itself."""
 
     programs: Reading[dict[str, str]]  # where each program was found; those that were not are left out
     packages: Reading[dict[str, str]]  # the version of each distribution that gpudiag's own interpreter has

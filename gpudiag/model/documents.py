@@ -42,9 +42,21 @@ from gpudiag.model.training import TrainingReport
 # --- the documents
 
 _OF_SERVICE: tuple[Any, ...] = (
-    Live, DeviceDocument, Processes, Sources, Findings, ExplanationDocument, ServiceHealth, Session,
-    Run, RunEvents, Series, Timeline, HubDocument, HubEvents,
-)  # fmt: skip
+    Live,
+    DeviceDocument,
+    Processes,
+    Sources,
+    Findings,
+    ExplanationDocument,
+    ServiceHealth,
+    Session,
+    Run,
+    RunEvents,
+    Series,
+    Timeline,
+    HubDocument,
+    HubEvents,
+)
 DOCUMENTS: dict[str, type] = {
     noun.SCHEMA: noun
     for noun in (

@@ -134,7 +134,7 @@ class Verdict:
 
 @noun
 class LogExplanation:
-    """`gpudiag.log_explanation/1`: who failed first, and what was recognised in logs, the likeliest cause first."""
+    """`gpudiag.log_explanation/1`: who failed first, and what the logs show, the likeliest cause first."""
 
     SCHEMA: ClassVar[str] = "gpudiag.log_explanation/1"
 

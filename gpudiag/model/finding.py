@@ -95,7 +95,7 @@ class Finding:
 def name_gpu_in(remedy: str, *subjects: Subject) -> str:
     """The remedy with the GPUs' indices for INDEX, else their bus ids.
 
-    For all GPUs where it is about none.
+    It is for all GPUs where it is about none.
     """
     known = [gpu for one in subjects if (gpu := gpu_in_commands(one))]
     return remedy.replace("INDEX", ",".join(known)) if known else remedy.replace(" -i INDEX", "")
@@ -126,8 +126,8 @@ class JoinedFinding:
 class MeasuredSpeed:
     """One speed that was measured, and what it was held against.
 
-    `outcome` None: there was nothing to hold it against. `metric` is the name under which the store keeps it:
-    only equal tests are compared.
+    `outcome` is None where there was nothing to hold it against. `metric` is the name under which the store
+    keeps it: only equal tests are compared.
     """
 
     metric: str

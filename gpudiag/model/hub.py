@@ -1,4 +1,4 @@
-"""Documents of the hub: several machines, each as its own service reported it, and how that service answers."""
+"""Documents of the hub: several machines, each as its service reported it, and how that service answers."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -309,7 +309,7 @@ class HangMachine:
 
 @dataclass(frozen=True, slots=True)
 class HangReport:
-    """`gpudiag.hang/1`: the verdict on each job of this machine that was looked at, or of several machines."""
+    """`gpudiag.hang/1`: the verdict on each job that was looked at, on this machine or on several."""
 
     SCHEMA: ClassVar[str] = "gpudiag.hang/1"
 

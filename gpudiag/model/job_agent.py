@@ -1,4 +1,4 @@
-"""The noun of a launcher that has started no rank yet: torchrun's agent, which waits for other nodes in its rendezvous."""
+"""The noun of a launcher without ranks yet: torchrun's agent, which waits for other nodes to meet it."""
 
 from dataclasses import dataclass
 

@@ -137,7 +137,7 @@ class WatchCost:
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """`gpudiag.job_run/2`: how a job of `gpudiag run` ended, what happened to its ranks, and who is to blame."""
+    """`gpudiag.job_run/2`: how a job of `gpudiag run` ended, what happened to its ranks, who is to blame."""
 
     SCHEMA: ClassVar[str] = "gpudiag.job_run/2"
 

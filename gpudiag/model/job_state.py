@@ -1,4 +1,4 @@
-"""The nouns of what a job reports about itself: torch's flight recorder, NCCL's RAS subsystem, torch's debug server.
+"""What a job reports about itself: torch's flight recorder, NCCL's RAS subsystem, torch's debug server.
 
 They are what the readers of `gpudiag.probe.job` return and what `gpudiag.checks.job` judges; nothing in them
 was decided. A sequence number counts the collectives that one rank has launched in one process group.
@@ -78,7 +78,7 @@ class RecordedGroup:
 class GroupProgress:
     """How far the rank is in one of its process groups, by the numbers of the last collectives.
 
-    -1 for none.
+    It is -1 for none.
     """
 
     group_number: str  # of this process, in the order in which it made them
@@ -91,7 +91,7 @@ class GroupProgress:
 class FlightRecord:
     """What the flight recorder of one rank held when it was dumped.
 
-    Calls in the order in which they were launched.
+    The calls are in the order in which they were launched.
     """
 
     rank: Reading[int]
@@ -202,7 +202,7 @@ class RasLooks:
 
 @dataclass(frozen=True, slots=True)
 class DebugAnswers:
-    """What torch's debug server reported on the ranks: stacks, flight records, counters of waiting, by rank."""
+    """What torch's debug server reported on the ranks: stacks, flight records, waiting counters, by rank."""
 
     address: str
     records: tuple[FlightRecord, ...]

@@ -1,4 +1,4 @@
-"""What NCCL reports about itself in a job's logs (NCCL_DEBUG=INFO): ranks, networks, transports, and what is wrong with them."""
+"""What NCCL reports about itself in logs (NCCL_DEBUG=INFO): ranks, networks, transports, what is wrong."""
 
 from gpudiag.model.codec import noun
 from gpudiag.model.finding import Outcome, Owner

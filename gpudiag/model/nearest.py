@@ -23,7 +23,7 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 def did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
     """`did you mean h100x8?` after `before`, with the known word nearest to a wrong one.
 
-    Empty where none is.
+    It is empty where none is.
     """
     near = find_nearest(word, known)
     return f"{before}did you mean {near}?" if near else ""

@@ -1,6 +1,6 @@
 """Numbers in words: which ranks, GPUs and links, and how many of a thing.
 
-A list of words, and the order of names.
+Lists of words and the order of names are here too.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The address that a rank gives to the others: which one gloo and NCCL choose of a host's, by their own rules.
+"""The address that a rank gives to the others: which of a host's gloo and NCCL choose, by their own rules.
 
 gloo: torch's ProcessGroupGloo.cpp (createDefaultDevice) and gloo's transport/tcp/device.cc. NCCL:
 src/misc/socket.cc (ncclFindInterfaces). Both then expect that every other rank can connect there, on a port

@@ -1,4 +1,4 @@
-"""A receipt: what a preflight looked at, measured, expected and skipped, on which parts, with a digest of it all."""
+"""A receipt: what a preflight looked at, measured, expected and skipped, on which parts, with a digest."""
 
 from datetime import datetime
 from typing import ClassVar
@@ -45,11 +45,12 @@ class CheckDescription:
 
 @noun
 class Receipt:
-    """`gpudiag.receipt/1`: what a preflight looked at, measured, expected and skipped, with a digest of it all.
+    """`gpudiag.receipt/1`: what a preflight looked at, measured, expected and skipped, with a digest of all.
 
-    `digest` is `sha256:` and the SHA-256 of the file in which the receipt stands, with those 64 digits as zeros. `report` has
-    the results of all checks, skipped ones with their reason, and what they saw; `speeds` every speed with what it was held
-    against. `not_run` are the checks that this level, or `--only` and `--skip`, left out.
+    `digest` is `sha256:` and the SHA-256 of the file in which the receipt stands, with those 64 digits as
+    zeros. `report` has the results of all checks, skipped ones with their reason, and what they saw; `speeds`
+    every speed with what it was held against. `not_run` are the checks that this level, or `--only` and
+    `--skip`, left out.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.receipt/1"

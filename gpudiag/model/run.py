@@ -1,4 +1,4 @@
-"""A run: the events it writes while it goes on, one line of `--events` each; and one that the service started."""
+"""A run: the events it writes as it goes on, a line of `--events` each; and one that the service started."""
 
 from dataclasses import dataclass
 from datetime import datetime

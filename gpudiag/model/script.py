@@ -1,4 +1,4 @@
-"""What the ranks of a user's script report: where they stand still or work, the exceptions that ended them, their training."""
+"""What ranks of a user's script report: where they stand still or work, what ended them, their training."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ OWN_STACKS = "Python stacks"  # what read the stacks of a rank's look at itself
 
 @dataclass(frozen=True, slots=True)
 class OwnLook:
-    """A rank's look at itself: its stack has not moved for `--hang-after`, or its code works on while others wait.
+    """A rank's look at itself: its stack stood still for `--hang-after`, or its code works while others wait.
 
     `look` is as one from outside. `work`: what still moves; then the rank works, and is not hung. `batches`
     is how many it has had, `steps` how many training steps it has begun, by their forward where that can be

@@ -1,4 +1,4 @@
-"""How the GPUs of a machine are wired: links, PCI bridges, NUMA nodes, network cards, and what NCCL takes of them."""
+"""How a machine's GPUs are wired: links, PCI bridges, NUMA nodes, network cards, what NCCL takes of them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -134,7 +134,7 @@ class NicPath:
 class NcclLevels:
     """The farthest path over which NCCL uses each way here, and the setting for it.
 
-    None where it is NCCL's own.
+    It is None where it is NCCL's own.
     """
 
     p2p: str  # a path type; LOC: P2P is off
@@ -147,9 +147,10 @@ class NcclLevels:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """`gpudiag.topology/1`: the GPUs of a machine, what lies between each two, and between GPUs and network cards.
+    """`gpudiag.topology/1`: a machine's GPUs, what lies between each two, and between GPUs and network cards.
 
-    `findings` are those of the checks of links and places, worst first; `verdict` is None where no check has run yet.
+    `findings` are those of the checks of links and places, worst first; `verdict` is None where no check has
+    run yet.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.topology/1"

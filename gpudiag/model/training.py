@@ -66,7 +66,7 @@ class GradientParts:
 class StepParts:
     """What a step of the optimizer that is not the expected one is made of, on one rank.
 
-    Of `tensors`, which are off.
+    `tensors` are those that are off.
     """
 
     tensors: tuple[str, ...]

@@ -16,28 +16,36 @@ MASK = "***"
 
 # A text with none of these needs no pattern: most command lines have none, and compiling takes time.
 _MARKS = (
-    "token", "secret", "passw", "passphrase", "pwd", "key", "cred", "auth", "bearer", "psk", "://", "signature", "sig=",
-    "hf_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "sk-", "akia", "xox", "eyj", "nvapi-", "pypi-", "ya29.",
-    "jwt", "pat=",
+    "token", "secret", "passw", "passphrase", "pwd", "key", "cred", "auth", "bearer", "psk", "://",
+    "signature", "sig=", "hf_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "sk-", "akia", "xox", "eyj",
+    "nvapi-", "pypi-", "ya29.", "jwt", "pat=",
 )  # fmt: skip
 _ENDINGS = (
-    r"(?:token|secret|password|passwd|passphrase|passcode|pwd|pass|apikey|psk|jwt|bearer|credentials?|authorization|"
-    r"(?:api|access|secret|private|auth|account|encryption|signing|license|shared|client|service|wandb|session|master)"
-    r"[-_.]?key)"
+    r"(?:token|secret|password|passwd|passphrase|passcode|pwd|pass|apikey|psk|jwt|bearer|credentials?|"
+    r"authorization|(?:api|access|secret|private|auth|account|encryption|signing|license|shared|client|"
+    r"service|wandb|session|master)[-_.]?key)"
 )
 # A name of several words, the last of which means a secret: `--hf-token`, `AWS_SECRET_ACCESS_KEY`, `apiKey`.
-_NAME = rf"(?:[\w.-]*[-_.])?{_ENDINGS}|[\w.-]*(?:password|passwd|passphrase|secret|apikey)|(?-i:[a-z]\w*(?:Token|Secret|Password|ApiKey|AccessKey|SecretKey))"
+_NAME = (
+    rf"(?:[\w.-]*[-_.])?{_ENDINGS}|[\w.-]*(?:password|passwd|passphrase|secret|apikey)|"
+    rf"(?-i:[a-z]\w*(?:Token|Secret|Password|ApiKey|AccessKey|SecretKey))"
+)
 _SECRETS = {
     # scheme://user:password@host, scheme://token@host; the password may contain an unescaped slash or at sign
-    "userinfo": r"(?i)\b([a-z][a-z0-9+.-]*://)(?:([^\s:/@?#'\"]*):)?([^\s'\"<>]*?)@(?=[^\s@/?#'\"]*(?:[/?#:,\s'\"]|$))",
+    "userinfo": (
+        r"(?i)\b([a-z][a-z0-9+.-]*://)(?:([^\s:/@?#'\"]*):)?([^\s'\"<>]*?)"
+        r"@(?=[^\s@/?#'\"]*(?:[/?#:,\s'\"]|$))"
+    ),
     "header": r"(?i)\b(authorization\s*[:=]\s*(?:bearer|basic|token|digest)?|bearer)(\s*)([^\s'\",;]{6,})",
     "parameter": rf"(?i)([?&;](?:{_NAME}|sig|signature|pat|auth|key)=)[^\s&;#'\"]+",
-    "assigned": rf"(?i)(?<![\w.-])(-{{0,2}}[\"']?(?:{_NAME})[\"']?\s?[=:]\s?)(\"[^\"]*\"|'[^']*'|[^\s,;&'\"]+)",
+    "assigned": (
+        rf"(?i)(?<![\w.-])(-{{0,2}}[\"']?(?:{_NAME})[\"']?\s?[=:]\s?)(\"[^\"]*\"|'[^']*'|[^\s,;&'\"]+)"
+    ),
     "flag": rf"(?i)(?<![\w-])(--?(?:{_NAME})\s+)(\"[^\"]*\"|'[^']*'|(?!-)\S+)",
     "shape": (
-        r"\b(?:hf_[A-Za-z0-9]{16,}|gh[posru]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|nvapi-[\w-]{20,}|"
-        r"sk-[A-Za-z0-9_-]{16,}|AKIA[0-9A-Z]{12,}|xox[abprs]-[\w-]{10,}|pypi-[\w-]{20,}|ya29\.[\w-]{20,}|"
-        r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+        r"\b(?:hf_[A-Za-z0-9]{16,}|gh[posru]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
+        r"nvapi-[\w-]{20,}|sk-[A-Za-z0-9_-]{16,}|AKIA[0-9A-Z]{12,}|xox[abprs]-[\w-]{10,}|pypi-[\w-]{20,}|"
+        r"ya29\.[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
     ),
 }
 

@@ -1,4 +1,4 @@
-"""The end of a process that is not our child: reported by the kernel at the moment it happens, with how it ended.
+"""The end of a process that is no child of ours: the kernel reports it as it happens, and how it ended.
 
 A pidfd becomes readable when its process ends. The exit status is in /proc until the parent has collected it,
 and after that, from Linux 6.15 on, at the pidfd (PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h).

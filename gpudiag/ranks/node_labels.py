@@ -1,4 +1,4 @@
-"""Rack, leaf, NVLink and rail labels of nodes: of Slurm's topology.conf, of Kubernetes' nodes, or of a plain file.
+"""Rack, leaf, NVLink and rail labels of nodes: by Slurm's topology.conf, Kubernetes' nodes, or a plain file.
 
 Switches are named with their kind (`leaf s12`), from the outermost to the leaf, as sentences name them.
 """

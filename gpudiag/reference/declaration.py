@@ -73,7 +73,7 @@ class Field:
 
 
 class ByHand:
-    """A function in `BY_HAND` of `probe.nvml.device` that fills in this reading and others, and its fields."""
+    """A function in `BY_HAND` of `probe.nvml.device` that fills in this reading and others; its fields."""
 
     __slots__ = ("fields", "name")
 
@@ -114,7 +114,7 @@ class Family:
 
 
 class Dcgm:
-    """dcgm-exporter's name for the reading (after DCGM_FI_DEV_), its help sentence, its unit in ours, its kind.
+    """dcgm-exporter's name for the reading (after DCGM_FI_DEV_), its help sentence, unit in ours, and kind.
 
     A name that starts with `PROF_` stands after DCGM_FI_.
     """

@@ -15,16 +15,18 @@ Keys of an entry there:
                   the first one counts whose fields the line has
     weak          a warning that runs may outlive: counts only where the run does not go on after it
     at_info       counts on lines of the levels info and debug too
-    in_kernel_log the kernel writes it: looked for in the kernel log of a machine too (reference/kernel_words.py)
-    harmless      no failure: named as a note where nothing else is wrong, and what follows from it is none either
+    in_kernel_log the kernel writes it: looked for in the kernel log of a machine too
+                  (reference/kernel_words.py)
+    harmless      no failure: named as a note where nothing else is wrong, and what follows from it is none
+                  either
     generic       counts only on lines that no other failure explains
-    origin        where the reason lies, if not in a rank or its machine: outside (a scheduler or a person ended the
-                  job), absence (a wait for a rank timed out), link (between two hosts), end (a rank was
-                  ended, and no line gives the reason)
+    origin        where the reason lies, if not in a rank or its machine: outside (a scheduler or a person
+                  ended the job), absence (a wait for a rank timed out), link (between two hosts), end (a
+                  rank was ended, and no line gives the reason)
     follows       the failure is a consequence where one of these is in the same text; `*` is any other cause
     proof         the command that shows it, or rules it out
-    source        where the text comes from: measured (torch 2.13.0, gloo, in November 2026), a public issue or
-                  page (read in November 2026), or the documentation of the program
+    source        where the text comes from: measured (torch 2.13.0, gloo, in November 2026), a public issue
+                  or page (read in November 2026), or the documentation of the program
 """
 
 import re

@@ -1,4 +1,4 @@
-"""An `nhc.conf` of LBNL NHC or AzNHC, line by line: which of gpudiag's checks look at the same, and what stays with NHC."""
+"""An `nhc.conf` of LBNL NHC or AzNHC by lines: which checks look at the same, and what stays with NHC."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ class NhcCheck:
 
 @dataclass(frozen=True, slots=True)
 class NhcLine:
-    """A line of the file that names a check: its number, the hosts that it is for, the check, and its arguments."""
+    """A line of the file that names a check: its number, its hosts, the check, and the check's arguments."""
 
     number: int
     target: str
@@ -45,7 +45,7 @@ class NhcLine:
     def flag(self) -> str:
         """What `gpudiag preflight` is given for it.
 
-        Nothing where it needs nothing, or the argument is not a number.
+        It is nothing where it needs nothing, or the argument is not a number.
         """
         if (
             self.known is None
@@ -61,11 +61,15 @@ def nhc_checks() -> dict[str, NhcCheck]:
     """The checks of the table, by name."""
     return {
         row["name"]: NhcCheck(
-            row["name"], tuple(row.get("checks", ())), row.get("level", _LEVELS[0]), row.get("flag", ""),
-            row.get("good", False), row.get("words", ""),
+            row["name"],
+            tuple(row.get("checks", ())),
+            row.get("level", _LEVELS[0]),
+            row.get("flag", ""),
+            row.get("good", False),
+            row.get("words", ""),
         )
         for row in read_table("nhc.toml")["check"]
-    }  # fmt: skip
+    }
 
 
 def parse_nhc(text: str, name: str) -> list[NhcLine]:
@@ -112,7 +116,7 @@ def gate_command(lines: list[NhcLine]) -> str:
 def measuring_command(lines: list[NhcLine]) -> str | None:
     """The `gpudiag preflight` with the measurements that some of these lines ask for.
 
-    None where none does.
+    It is None where none does.
     """
     levels = [_LEVELS.index(line.known.level) for line in lines if line.known is not None]
     highest = max(levels, default=0)

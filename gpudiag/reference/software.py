@@ -24,7 +24,7 @@ def minimum_driver(cuda_version: str) -> str | None:
 
 
 def torch_build_for(cuda_driver_version: str, capabilities: Iterable[str] = ()) -> str:
-    """The newest CUDA build of torch, such as `cu128`, that a driver with that CUDA runs on GPUs of those capabilities."""
+    """The newest CUDA build of torch (`cu128`) that a driver of that CUDA runs on GPUs of `capabilities`."""
     newest, table = parse_version(cuda_driver_version), read_table(_CUDA)["torch"]
     before_turing = any(parse_version(capability) < (7, 5) for capability in capabilities)
     builds: list[str] = table["builds"]

@@ -22,7 +22,8 @@ _MEETINGS = frozenset(
     )
 )
 _DEBUGGERS = re.compile(
-    r"/(pdb|bdb|cmd)\.py$|/(ipdb|pudb|debugpy|pydevd\w*|_pydevd_bundle|remote_pdb)/|/torch/distributed/__init__\.py$"
+    r"/(pdb|bdb|cmd)\.py$|/(ipdb|pudb|debugpy|pydevd\w*|_pydevd_bundle|remote_pdb)/|"
+    r"/torch/distributed/__init__\.py$"
 )
 _EXITS = (
     ("/threading.py", "_shutdown"),
@@ -35,18 +36,20 @@ _STORE_CALLS = re.compile(
 )
 _WAITS_FOR_WORK = re.compile(r"\.(wait|result|join|synchronize)\(|\bawait\b")
 _PASSING = re.compile(
-    r"/torch/(_tensor|autograd/__init__|autograd/graph|nn/modules/module|utils/_contextlib)\.py$|/contextlib\.py$|^<"
+    r"/torch/(_tensor|autograd/__init__|autograd/graph|nn/modules/module|utils/_contextlib)\.py$|"
+    r"/contextlib\.py$|^<"
 )
 _BACKWARD = "_engine_run_backward"
 _ALIASES = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
 _STANDARD = re.compile(
-    r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<(?!(string|stdin)>)|/(site|dist)-packages/(torch|jax|zmq)/"
+    r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<(?!(string|stdin)>)|"
+    r"/(site|dist)-packages/(torch|jax|zmq)/"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What the stack's innermost frames do for the user's line: the library's waiting call, if it is known."""
+    """What the stack's innermost frames do for the user's line: the library's waiting call, if known."""
 
     own: Frame | None  # the user's innermost line
     library: tuple[Frame, ...]  # frames inside it, innermost first
@@ -72,7 +75,7 @@ def find_own(frames: Sequence[Frame]) -> int | None:
 def find_installed(library: Sequence[Frame]) -> Frame | None:
     """The innermost frame of an installed package that the user's line calls: a trainer's.
 
-    Not torch's, nor one that is known to wait.
+    It is not torch's, nor one that is known to wait.
     """
     return next(
         (

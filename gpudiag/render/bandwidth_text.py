@@ -33,7 +33,7 @@ _PRODUCTS = (
 def render_bandwidth(report: Report, style: Style = PLAIN) -> str:
     """The report: verdict, tables of measurements, what the verdict rests on.
 
-    At most 80 columns where words allow.
+    It has at most 80 columns where words allow.
     """
     active = report.measures.active
     tables = [] if isinstance(active, Missing) else _tables(active, report.snapshot, style)

@@ -1,4 +1,4 @@
-"""The catalogue of checks as text: what each reads, at which level, by which limit, and what has confirmed it."""
+"""The catalogue of checks as text: what each reads, its level, its limit, and what has confirmed it."""
 
 from collections.abc import Iterable
 

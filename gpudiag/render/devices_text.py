@@ -1,4 +1,4 @@
-"""`gpudiag list` as text: one row per GPU in the snapshot's order, or with `--wide` every reading of every GPU."""
+"""`gpudiag list` as text: a row per GPU in the snapshot's order, or by `--wide` every reading of each GPU."""
 
 from collections.abc import Sequence
 from datetime import datetime

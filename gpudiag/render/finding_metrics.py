@@ -78,7 +78,7 @@ def finding_labels(finding: Finding, snapshot: Snapshot, last_indices: Mapping[s
 def describe_cause(code: str, xid: int | None = None) -> str:
     """The cause in one sentence that is the same for every finding of that code, or Xid.
 
-    Empty for an unknown code.
+    It is empty for an unknown code.
     """
     if xid is not None:
         catalogue = sxids() if code.startswith("sxid.") else xids()

@@ -1,4 +1,4 @@
-"""The verdict on running jobs as text: what hangs and why first, then where each rank is, then what was ruled out."""
+"""The verdict on running jobs as text: what hangs and why, where each rank is, what was ruled out."""
 
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Outcome

@@ -37,7 +37,8 @@ def _torchrun(arguments: Sequence[str], shape: JobShape) -> str:
 #   MASTER_ADDR=machine1 NODE_RANK=0 sh THIS_FILE   (NODE_RANK 0 to {last})
 exec torchrun --nnodes {shape.nodes} --nproc-per-node {shape.ranks_per_node} \\
   --node-rank "${{NODE_RANK:?is 0 to {last}, another one on each machine}}" \\
-  --master-addr "${{MASTER_ADDR:?is the machine that has NODE_RANK 0}}" --master-port "${{MASTER_PORT:-{_PORT}}}" \\
+  --master-addr "${{MASTER_ADDR:?is the machine that has NODE_RANK 0}}" \
+--master-port "${{MASTER_PORT:-{_PORT}}}" \\
   -m gpudiag {shlex.join(arguments)}
 """
 

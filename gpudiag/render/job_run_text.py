@@ -1,4 +1,4 @@
-"""The verdict of `gpudiag run` as lines for standard error, among the job's own: each begins with `gpudiag:`."""
+"""The verdict of `gpudiag run` as lines for standard error, among the job's: each begins with `gpudiag:`."""
 
 from gpudiag.model.explanation import Role
 from gpudiag.model.finding import Finding, Outcome

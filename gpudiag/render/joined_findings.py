@@ -1,7 +1,7 @@
-"""One fault on many GPUs, reported once: `GPUs 0-3, 5`, what is common to all, and the command for all of them.
+"""One fault on many GPUs, reported once: `GPUs 0-3, 5`, what all have in common, and one command for all.
 
-A document has each finding for itself; this is for people, who read the same sentence once: on a terminal, and on the page, where
-`gpudiag.findings/1` has it beside them.
+A document has each finding for itself; this is for people, who read the same sentence once: on a terminal,
+and on the page, where `gpudiag.findings/1` has it beside them.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A judgement of other programs' benchmarks as text: the verdict, each table that is not right, then those that are."""
+"""A judgement of other programs' benchmarks as text: the verdict, tables that are not right, the others."""
 
 from gpudiag.model.benchmark import JudgedTable, Judgement, OutputRead
 from gpudiag.model.finding import Finding, Outcome

@@ -113,7 +113,8 @@ def render_annotations(report: LintReport) -> str:
     for finding in report.findings:
         text = _message(finding)
         lines.append(
-            f"::{_ANNOTATIONS[finding.severity]} file={escape_property(one_line(finding.path))},line={finding.line},"
+            f"::{_ANNOTATIONS[finding.severity]}"
+            f" file={escape_property(one_line(finding.path))},line={finding.line},"
             f"col={finding.column},title={escape_property(finding.code)}::{escape(one_line(text))}"
         )
     for file in report.files:

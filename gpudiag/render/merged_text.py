@@ -22,7 +22,7 @@ _WORDS = {
 
 
 def render_merged(merged: MergedReport, style: Style = PLAIN) -> str:
-    """`FAIL 2,000 machines: 1,997 pass; 3 fail`, then the findings with their machines, then unreadable reports."""
+    """`FAIL 2,000 machines: 1,997 pass; 3 fail`, findings with their machines, then unreadable reports."""
     lines = _verdict(merged, style)
     for group in merged.groups:
         lines += ["", *_group(group, len(merged.machines), style)]

@@ -39,7 +39,7 @@ Samples = Callable[[Any], Iterator[tuple[dict[str, str], float]]]
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A family with its samples, and the names of other vocabularies, each for the sample that has those labels."""
+    """A family with its samples, and other vocabularies' names, each for the sample that has those labels."""
 
     family: Family
     samples: Samples
@@ -224,7 +224,7 @@ _MADE: dict[str, tuple[Sampled, ...]] = {
 def _tabulate(thing: type[Device | MigInstance], prefix: str) -> Iterator[Sampled]:
     """The metrics of the readings that such a thing has, in the order of their declarations.
 
-    Of a GPU also those made of them.
+    Those of a GPU have also those made of them.
     """
     families: dict[str, list[Declared]] = {}
     readings = [one for one in READINGS if one.name in thing.__dataclass_fields__]
@@ -259,7 +259,7 @@ def _words(samples: Iterable[Metric]) -> frozenset[str]:
 
 
 def _sampler(readings: Sequence[tuple[str, dict[str, str], float]]) -> Samples:
-    """A sample for each of the readings that are there: name, labels and the factor into the metric's unit."""
+    """A sample for each reading that is there: name, labels and the factor into the metric's unit."""
 
     def read(device: Device | MigInstance) -> Iterator[tuple[dict[str, str], float]]:
         for name, labels, scale in readings:

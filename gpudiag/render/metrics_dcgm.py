@@ -70,7 +70,7 @@ def render_dcgm(
 def _lines(
     metric: Sampled, name: Dcgm, chosen: Labels, rows: Sequence[_Row], parts: Sequence[list[_Row]]
 ) -> list[str]:
-    """The samples with these labels: of each GPU, or of its MIG instances where those have the metric of their own."""
+    """The samples with these labels: of each GPU, or of its MIG instances where they have such samples."""
     of_instances = _OF_INSTANCES.get(name.full_name)
     lines: list[str] = []
     for row, instances in zip(rows, parts, strict=True):
@@ -165,7 +165,7 @@ class _Labelling:
     shares: bool
 
     def of_gpu(self, device: Device) -> list[Labels]:
-        """The labels of each series that the GPU has of a metric: one, or one for each of those who share it."""
+        """The labels of each series that the GPU has of a metric: one, or one for each who shares it."""
         base = self._base(device, {})
         owned = dcgm_owner_labels(owners_of(device, self.owners), shares=self.shares)
         return [{**base, **more} for more in owned]

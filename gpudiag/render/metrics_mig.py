@@ -14,7 +14,7 @@ _PROFILE_AFTER = " MIG "  # in the name of a MIG device: `NVIDIA H100 80GB HBM3 
 
 
 def add_mig(page: Page, devices: list[tuple[Device, Labels, Labels]], *, full: bool) -> None:
-    """Add the MIG instances of each GPU, which comes with its labels: those that identify it, and those of a sample."""
+    """Add each GPU's MIG instances; a GPU comes with labels: those that identify it, those of a sample."""
     infos = [
         ({**identity, **_info(instance)}, 1.0)
         for device, identity, _ in devices
@@ -57,7 +57,7 @@ def gpu_instances(device: Device) -> Iterator[MigInstance]:
 def profile_of(instance: MigInstance) -> str:
     """The profile that the instance was made by, `1g.10gb`.
 
-    Its whole name where that has none, empty without one.
+    It is the whole name where that has none, and empty without one.
     """
     name = text_of(instance.name)
     return name.partition(_PROFILE_AFTER)[2] or name

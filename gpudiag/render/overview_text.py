@@ -135,7 +135,7 @@ def _use(snapshot: Snapshot, candidates: tuple[Candidate, ...]) -> list[str]:
 
 
 def _busy(user: str, devices: list[Device]) -> str:
-    """`GPUs 0-3 (ann train.py 6h, 12.5 GiB left)`: who uses them, and the least memory that is left on one of them."""
+    """`GPUs 0-3 (ann train.py 6h, 12.5 GiB left)`: who uses them, and the least memory left on one."""
     left = [one.memory_free_bytes for one in devices if not isinstance(one.memory_free_bytes, Missing)]
     some = f", {format_size(min(left))} left" if left else ""
     return f"{name_gpus(_ranges([describe_index(device) for device in devices]))} ({user}{some})"

@@ -30,9 +30,17 @@ def own_names() -> tuple[str, ...]:
 
 # Readings that are lists or objects: the JSON document has them.
 _OF_SEVERAL = (
-    "mig_instances", "ecc_locations", "row_remap_histogram", "nvlinks", "processes", "throttle_seconds", "pcie_errors",
-    "fabric", "peers", "clocks_event_reasons",
-)  # fmt: skip
+    "mig_instances",
+    "ecc_locations",
+    "row_remap_histogram",
+    "nvlinks",
+    "processes",
+    "throttle_seconds",
+    "pcie_errors",
+    "fabric",
+    "peers",
+    "clocks_event_reasons",
+)
 
 
 def parse_query(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A report as text: verdict and owner, what failed and what to do, what was not looked at, what to type next."""
+"""A report as text: verdict, owner, what failed, what to do, what was not looked at, what to type next."""
 
 from collections import Counter
 from itertools import zip_longest

@@ -197,7 +197,7 @@ def _device(subject: DeviceSubject) -> str:
 
 
 def describe_fact(fact: Evidence) -> str:
-    """One fact: `recovery action gpu_reset (NVML field 230)`, `busbw 21.3 GB/s (limit 25.2; PCIe Gen4 x16)`."""
+    """One fact: `recovery action gpu_reset (NVML field 230)`, `busbw 21.3 GB/s (limit 25.2; PCIe Gen4)`."""
     notes = "; ".join(note for note in (describe_limit(fact), fact.source) if note)
     words = f"{describe_name(fact)} {describe_amount(fact.value, fact.unit)}" + (
         f" ({notes})" if notes else ""

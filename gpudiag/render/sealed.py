@@ -22,7 +22,8 @@ _ZEROS = b"0" * DIGEST_DIGITS
 _HEADS = {
     JSON: re.compile(rb'\{"schema": "(gpudiag\.receipt/[0-9]+)", "digest": "sha256:([0-9a-f]{64})"'),
     PAGE: re.compile(
-        rb'<!doctype html>\n<html lang="en" data-schema="(gpudiag\.receipt/[0-9]+)" data-digest="sha256:([0-9a-f]{64})">'
+        rb'<!doctype html>\n<html lang="en" data-schema="(gpudiag\.receipt/[0-9]+)"'
+        rb' data-digest="sha256:([0-9a-f]{64})">'
     ),
 }
 # JSON may write them so, and a page needs them so: the document in the page is the file, byte for byte.
@@ -31,7 +32,7 @@ _OF_HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A receipt's file: what it is, the digest that it states, that of its bytes, and the receipt's JSON in it."""
+    """A receipt's file: what it is, the digest that it states, that of its bytes, and the receipt's JSON."""
 
     kind: str  # json or page
     schema: str

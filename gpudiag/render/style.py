@@ -217,14 +217,14 @@ def _padded(text: str, width: int, *, right: bool) -> str:
 
 
 def one_line(text: str, max_characters: int | None = None) -> str:
-    """`text` with every run of white space as one space and without control characters, cut between words with `..`."""
+    """`text` with white space as single spaces and no control characters, cut between words with `..`."""
     visible = "".join(character if _is_safe(character) else " " for character in text)
     line = " ".join(visible.split())
     return line if max_characters is None else shorten_text(line, max_characters)
 
 
 def safe_lines(text: str) -> str:
-    """`text` with its lines and tabs as they are, and every other character that would steer a terminal as a space."""
+    """`text` with its lines and tabs, and a space for every other character that would steer a terminal."""
     return "".join(character if character in "\n\t" or _is_safe(character) else " " for character in text)
 
 

@@ -1,6 +1,6 @@
 """`gpudiag topo` as text: the verdict, the GPUs, the matrices, what NCCL would choose, and the PCI tree.
 
-80 columns.
+It has 80 columns.
 """
 
 from collections import defaultdict

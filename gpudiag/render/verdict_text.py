@@ -15,7 +15,7 @@ _COLOURS = {VerdictKind.NOTHING: "green", VerdictKind.ONLY_ECHOES: "yellow", Ver
 def render_verdict(verdict: Verdict, style: Style = PLAIN) -> list[str]:
     """The answer first: rank and host, line of the log, the user's own line, cause, what to do.
 
-    Then the echoes.
+    The echoes come last.
     """
     lines = wrapped(one_line(verdict.sentence, 560), indent="  ")
     first = lines[0]
@@ -37,7 +37,7 @@ def render_verdict(verdict: Verdict, style: Style = PLAIN) -> list[str]:
 
 
 def label_of_frame(where: str) -> str:
-    """What the place of an exception is called: the user's own line, or the last one where all are a library's."""
+    """What an exception's place is called: the user's own line, or the last where all are a library's."""
     return "Raised at" if _LIBRARY.search(where) else "Your line"
 
 
@@ -49,7 +49,8 @@ def _echoes(echoes: tuple[Echo, ...], style: Style) -> list[str]:
     for echo in echoes[: style.most(_MOST_ECHOES)]:
         who = f" by {name_ranks(echo.ranks)}" if echo.ranks else ""
         hosts = (
-            f" on {', '.join(one_line(host, 40) for host in echo.hosts[:4])}{' and more' if len(echo.hosts) > 4 else ''}"
+            f" on {', '.join(one_line(host, 40) for host in echo.hosts[:4])}"
+            f"{' and more' if len(echo.hosts) > 4 else ''}"
             if echo.hosts
             else ""
         )

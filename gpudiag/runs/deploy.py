@@ -28,48 +28,73 @@ FILE_SETS = {
     one.name: one
     for one in (
         FileSet(
-            "systemd", ("deploy/systemd",), "The service on one machine.",
+            "systemd",
+            ("deploy/systemd",),
+            "The service on one machine.",
             "Copy into /etc/systemd/system; systemctl enable --now gpudiag",
         ),
         FileSet(
-            "docker", ("Dockerfile", "constraints.txt"), "Images: slim (no torch), and full.",
+            "docker",
+            ("Dockerfile", "constraints.txt"),
+            "Images: slim (no torch), and full.",
             "docker build --build-arg SOURCE=... FOLDER (the Dockerfile shows how)",
         ),
         FileSet(
-            "kubernetes", ("deploy/kubernetes",), "The service on every GPU node: a DaemonSet.",
+            "kubernetes",
+            ("deploy/kubernetes",),
+            "The service on every GPU node: a DaemonSet.",
             "kubectl apply -k FOLDER (kustomization.yaml shows what comes first)",
         ),
         FileSet(
-            "helm", ("deploy/helm",), "The same as a Helm chart, with alerts and boards.",
+            "helm",
+            ("deploy/helm",),
+            "The same as a Helm chart, with alerts and boards.",
             "helm install gpudiag FOLDER --namespace gpudiag (it prints what comes first)",
         ),
         FileSet(
-            "prometheus", ("deploy/prometheus",), "Alert rules, their unit tests, and examples.",
+            "prometheus",
+            ("deploy/prometheus",),
+            "Alert rules, their unit tests, and examples.",
             "Name gpudiag.rules.yml under rule_files; promtool test rules",
         ),
-        FileSet("grafana", ("deploy/grafana",), "Boards: all machines, one machine, one GPU.", "Import them in Grafana"),
         FileSet(
-            "slurm", ("docs/ci/slurm",), "Prolog and epilog: drain a node on which no job should start.",
+            "grafana",
+            ("deploy/grafana",),
+            "Boards: all machines, one machine, one GPU.",
+            "Import them in Grafana",
+        ),
+        FileSet(
+            "slurm",
+            ("docs/ci/slurm",),
+            "Prolog and epilog: drain a node on which no job should start.",
             "Copy into /etc/slurm/gpudiag; set Prolog and Epilog in slurm.conf",
         ),
         FileSet(
-            "kubernetes-job", ("docs/ci/kubernetes",), "A job that starts only on GPUs that pass.",
+            "kubernetes-job",
+            ("docs/ci/kubernetes",),
+            "A job that starts only on GPUs that pass.",
             "Put your image and command into job.yaml; kubectl apply -f job.yaml",
         ),
         FileSet(
-            "github", ("docs/ci/github-actions.yml",), "A gate before the steps of a GitHub Actions job.",
+            "github",
+            ("docs/ci/github-actions.yml",),
+            "A gate before the steps of a GitHub Actions job.",
             "Copy to .github/workflows/",
         ),
         FileSet(
-            "gitlab", ("docs/ci/gitlab-ci.yml",), "A gate before the script of a GitLab CI job.",
+            "gitlab",
+            ("docs/ci/gitlab-ci.yml",),
+            "A gate before the script of a GitLab CI job.",
             "Include it in .gitlab-ci.yml",
         ),
         FileSet(
-            "horovod", ("tools/build_horovod.sh",), "Build Horovod for the torch that you have, and install it.",
+            "horovod",
+            ("tools/build_horovod.sh",),
+            "Build Horovod for the torch that you have, and install it.",
             "sh FOLDER/build_horovod.sh PYTHON; it needs g++, cmake and make",
         ),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

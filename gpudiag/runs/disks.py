@@ -1,4 +1,4 @@
-"""The disk test of level acceptance: write a file where jobs write, force it to the disk, read and compare it.
+"""The disk test of level acceptance: write a file where jobs write, force it to disk, read and compare it.
 
 The file has no name, if the file system allows that, and a child with a deadline does it all.
 """

@@ -87,6 +87,6 @@ def _count_runs(keeper: HistoryKeeper, deadline_seconds: float) -> Reading[int]:
 
 
 def _install(extra: str, python: str | None) -> str:
-    """The command that adds an extra to this gpudiag, or its package of that name to the job's interpreter."""
+    """The command that adds an extra to this gpudiag, or the extra's package to the job's interpreter."""
     facts = next((one for one in strategy_facts().values() if one.framework == extra), None)
     return install_command(extra) if facts is None else facts.install_command(extra, python)

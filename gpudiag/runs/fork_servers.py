@@ -16,7 +16,7 @@ class ForkServers:
     """A context manager around all that a command runs on ranks; at its end no fork is left."""
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
-        """None is started yet; `preload` are parts of torch that ranks will need, imported while torch is asked."""
+        """None is started yet; `preload` are parts of torch for the ranks, imported while torch is asked."""
         self._preload = preload
         self._servers: dict[str | None, ForkServer] = {}
 

@@ -147,7 +147,7 @@ def look_here(
     watch_seconds: float = 0.0,
     deadline_seconds: float | None = None,
 ) -> HangReport:
-    """As `run_hang`, for one of several machines: where it finds no job, or cannot look, the report has the reason."""
+    """As `run_hang`, for one of several machines: where it finds no job, or cannot look, it reports why."""
     started = monotonic()
     try:
         return run_hang(
@@ -180,7 +180,9 @@ def watch_job(
 ) -> JobVerdict | None:
     """The verdict on a process's job by two looks or three, and those of `add_earlier`.
 
-    None where it has ended. Raises:
+    It is None where the process has ended.
+
+    Raises:
         SourceFailedError: the processes of this machine could not be listed.
     """
     started = monotonic()
@@ -202,7 +204,7 @@ def _judge_all(
     watch_seconds: float = 0.0,
     until: float | None = None,
 ) -> list[JobVerdict]:
-    """The verdicts; what is not decided by the first looks is looked at again, when the limits have passed."""
+    """The verdicts; what the first looks do not decide is looked at again, when the limits have passed."""
     return [_judge(job, limits, started, watch_seconds, until) for job in jobs]
 
 
@@ -214,9 +216,9 @@ def _is_left(until: float | None, seconds: float) -> bool:
 def _judge(
     job: Job, limits: HangLimits | None, started: float, watch_seconds: float, until: float | None = None
 ) -> JobVerdict:
-    """The verdict, after as many looks as it takes: once more after each limit, then for as long as the job is watched.
+    """The verdict, after as many looks as it takes: one after each limit, then while the job is watched.
 
-    None is begun that could not end by `until` (`time.monotonic`).
+    No look is begun that could not end by `until` (`time.monotonic`).
     """
     limits = limits or HangLimits()
     verdict = judge_job(job, limits)
@@ -254,7 +256,7 @@ def _look_again(
 ) -> JobVerdict:
     """The verdict with further looks that long after the start.
 
-    The same where the job ended, or time is over.
+    It is the same where the job ended, or time is over.
     """
     sleep(max(0.0, started + at_least_seconds - monotonic()))
     job, at_seconds = verdict.job, monotonic() - started

@@ -144,9 +144,10 @@ def localise(
 
 
 def add_localisation(run: RankRun, found: Reading[Localisation], again: RankRun) -> RankRun:
-    """The first run, with the faults that were injected in the second one, and what happened to it if that found nothing.
+    """The first run, with the second one's injected faults, and what happened to that if it found nothing.
 
-    What else happened in the second one is left out: there ranks wait for each other in turn, which is nobody's fault.
+    What else happened in the second one is left out: there ranks wait for each other in turn, which is
+    nobody's fault.
     """
     fired = {one.specification: one for one in again.injected if one.fired}
     injected = tuple(fired.get(one.specification, one) for one in run.injected)

@@ -296,8 +296,8 @@ def keep_own_report(
 ) -> Path | None:
     """Where this machine's copy of the report is.
 
-    None where the run was on one machine, or another process has it. The processes of a launch write one copy
-    for each machine. All hosts may share the folder: the name has the rank.
+    It is None where the run was on one machine, or another process has it. The processes of a launch write
+    one copy for each machine. All hosts may share the folder: the name has the rank.
 
     Raises:
         GpudiagError: it could not be written.

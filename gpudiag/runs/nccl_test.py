@@ -307,7 +307,7 @@ def _measure(
 def _is_to_be_localised(setup: _Setup, past: EarlierResults, run: RankRun) -> bool:
     """Whether all processes of the launch are to look for the bad node or link now.
 
-    Asked of the leader's only.
+    Only the leader's process is asked.
     """
     if setup.plan.localise:
         return why_not_localised(run) is None

@@ -48,7 +48,8 @@ _SIGN_SECONDS = 120.0  # a person types a passphrase, or touches a token
 _VERIFY_SECONDS = 20.0
 # As ssh-keygen writes it; it reads more than that, and a changed byte would pass.
 _ARMOUR = re.compile(
-    rb"-----BEGIN SSH SIGNATURE-----\n(?:[A-Za-z0-9+/]{70}\n)*[A-Za-z0-9+/]{1,70}={0,2}\n-----END SSH SIGNATURE-----\n"
+    rb"-----BEGIN SSH SIGNATURE-----\n(?:[A-Za-z0-9+/]{70}\n)*[A-Za-z0-9+/]{1,70}={0,2}\n"
+    rb"-----END SSH SIGNATURE-----\n"
 )
 _KEY = re.compile(r"with (\S+) key (\S+)")
 _LEFT_OUT = Missing(MissingReason.NOT_ASKED, "left out of receipts")

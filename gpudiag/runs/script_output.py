@@ -21,7 +21,8 @@ from gpudiag.model.untrusted_text import shorten_text
 _EXPLAINS = re.compile(
     r"enforce fail|Received data size|^what\(\): |NCCL WARN|ncclInternalError|ncclSystemError"
     r"|Watchdog caught collective|CUDA error|device-side assert|free\(\): |malloc\(\): |double free"
-    r"|corrupted size|stack smashing|Bus error|out of shared memory|No space left on device|symbol lookup error"
+    r"|corrupted size|stack smashing|Bus error|out of shared memory|No space left on device|"
+    r"symbol lookup error"
 )
 # What a rank prints because another one is gone.
 _ECHO = re.compile(r"Connection (closed|reset)|Broken pipe|remote worker crashing", re.IGNORECASE)

@@ -7,7 +7,9 @@ Each line on standard output is a JSON object:
     {"kind": "failed", "document": {...}}             what nvmlInit raised; it is tried again
     {"kind": "tick", "sequence", "at", "seconds", "fast": {INDEX: sheet}, "slow": {INDEX: {...}}, "prompt",
      "peers": {INDEX: [...]}, "late": {INDEX: [CALL, SECONDS, SHEET]}, "xids": [[INDEX, CODE, AT, UUID], ...],
-     "interval", "waited", "longest": [CALL, SECONDS]}  `prompt`: the fast sheets have what must be judged; `waited`: seconds for which its threads wanted a processor in vain
+     "interval", "waited", "longest": [CALL, SECONDS]}
+                  prompt: the fast sheets have what must be judged
+                  waited: seconds for which its threads wanted a processor in vain
     {"kind": "paused"}
     {"kind": "gone", "reason": TEXT}                  the last line: a fresh process should take over
 

@@ -1,4 +1,4 @@
-"""The jobs of several processes on this machine, watched by a child (runs/node_watch.py): which of them stand still, and why.
+"""Jobs of several processes here, watched by a child (runs/node_watch.py): which stand still, and why.
 
 Nothing here waits. A standstill is a finding until the job goes on or ends; where the child gives no answer,
 that is reported, for a job that nobody looks at must not look well.
@@ -119,7 +119,7 @@ class JobWatch(SingleChild):
     def _finding(self, message: Mapping[str, Any]) -> Finding:
         """The look's own finding with the job it is of.
 
-        Where the ranks could not be read, that they stand still.
+        Where the ranks could not be read, it is that they stand still.
         """
         job = f"{message['name']} (pid {message['pid']})"
         stood = Evidence(

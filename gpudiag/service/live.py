@@ -63,7 +63,7 @@ def build_live(
 ) -> Live:
     """The document of one tick; GPUs in the order of their NVML index.
 
-    `last_seen`: by key, of those never read here.
+    `last_seen` is by key, of those never read here.
     """
     known = () if findings is None else findings.findings
     devices = sorted(snapshot.devices, key=_place)

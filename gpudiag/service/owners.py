@@ -64,7 +64,7 @@ def _pods_of(by_uuid: Mapping[str, Device], given: PodDevices | None) -> dict[st
 def _offered(by_uuid: Mapping[str, Device], given: PodDevices | None) -> set[str] | None:
     """The GPUs that the kubelet offers, whole or in parts.
 
-    None where it offers none: it has no device plugin.
+    It is None where it offers none: it has no device plugin.
     """
     if given is None or not given.allocatable:
         return None
@@ -86,7 +86,7 @@ def _jobs_of(device: Device) -> tuple[JobUse, ...]:
 
 
 class _Finder:
-    """The GPU that a device plugin's id means: its UUID, the GPU instance, and the share, where it names them."""
+    """The GPU that a device plugin's id means: its UUID, GPU instance and share, where it names them."""
 
     def __init__(self, by_uuid: Mapping[str, Device]) -> None:
         self._by_uuid = by_uuid

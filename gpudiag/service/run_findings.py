@@ -1,4 +1,4 @@
-"""The faults that runs of the service found and that no later run has looked for again: they are present still.
+"""Faults that runs of the service found and no later run has looked for again: they are present still.
 
 The instant checks look every few seconds; what only a test shows (a slow copy, wrong bytes) is known from the
 last run that tested it. A run replaces the results of earlier runs for the checks that it ran, for the GPUs

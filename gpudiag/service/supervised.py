@@ -10,4 +10,5 @@ from gpudiag.linux.child import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
-    os.execv(sys.executable, [sys.executable, "-m", "gpudiag", *sys.argv[2:]])  # noqa: S606 - no shell is the point
+    # No shell is the point.
+    os.execv(sys.executable, [sys.executable, "-m", "gpudiag", *sys.argv[2:]])  # noqa: S606

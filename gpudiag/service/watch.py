@@ -182,7 +182,7 @@ class MachineWatch:
         self._set_pace()
 
     async def freshen(self, seconds: float) -> None:
-        """Return once there are numbers of this second, or after `seconds`: who scrapes is no one who stays and looks.
+        """Return once there are numbers of this second, or after `seconds`: a scraper does not stay to look.
 
         So the pace stays, and the GPUs are read once, out of turn.
         """
@@ -323,7 +323,7 @@ class MachineWatch:
     def _memory_to_recall(self) -> SeenMachine | None:
         """What an earlier service saw.
 
-        None until the host id is known, as the GPUs may be another machine's.
+        It is None until the host id is known, as the GPUs may be another machine's.
         """
         if self._seen_file is None or self._inspector.surroundings is None:
             return None

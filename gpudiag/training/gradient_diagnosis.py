@@ -281,7 +281,9 @@ class OwnGradients:
                 if short in self._of_tensors:
                     self._of_tensors.pop(short).remove()
                 if torch.is_grad_enabled() and parameter.requires_grad and not isinstance(parameter, DTensor):
-                    self._of_tensors[short] = parameter.register_hook(partial(self._keep, short))  # type: ignore[no-untyped-call]
+                    self._of_tensors[short] = parameter.register_hook(  # type: ignore[no-untyped-call]
+                        partial(self._keep, short)
+                    )
 
         return watch
 

@@ -20,7 +20,11 @@ CHARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The user's choice; `host` is the machine that is shown, `gpu` the only one whose processes are, `finding` is under the cursor."""
+    """The user's choice: what the view shows, and where the cursor is.
+
+    `host` is the machine that is shown, `gpu` the only one whose processes are, `finding` is under the
+    cursor.
+    """
 
     host: str | None = None
     sort: str = SORTS[0]

@@ -1,4 +1,4 @@
-"""Tables whose columns come and go with the width: the most useful ones stay, and what is left is given to those that stretch."""
+"""Tables whose columns come and go with the width: the most useful stay, and some stretch over the rest."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -14,9 +14,19 @@ from gpudiag.watch.process_table import process_table
 from gpudiag.watch.view import ACCENT, DIM, Line, Span, View
 
 _KEYS = (
-    ("q", "quit"), ("?", "help"), ("Tab", "part"), ("/", "filter"), ("s", "sort"), ("e", "explain"), ("h", "hang"),
-    ("x", "test"), ("k", "signal"), ("t", "tree"), ("c", "chart"), ("Space", "pause"),
-)  # fmt: skip
+    ("q", "quit"),
+    ("?", "help"),
+    ("Tab", "part"),
+    ("/", "filter"),
+    ("s", "sort"),
+    ("e", "explain"),
+    ("h", "hang"),
+    ("x", "test"),
+    ("k", "signal"),
+    ("t", "tree"),
+    ("c", "chart"),
+    ("Space", "pause"),
+)
 
 
 def compose(frames: Sequence[Frame], choice: Choice, width: int, glyphs: Glyphs, now: float) -> View:

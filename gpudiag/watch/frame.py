@@ -11,9 +11,13 @@ from gpudiag.model.service import Live, LiveDevice
 POINTS = 240  # of each series: more than the widest chart shows
 # What has a chart: the reading, as it stands in a tick.
 SERIES = (
-    "utilization_percent", "sm_activity_percent", "tensor_activity_percent", "memory_used_bytes", "power_draw_watts",
+    "utilization_percent",
+    "sm_activity_percent",
+    "tensor_activity_percent",
+    "memory_used_bytes",
+    "power_draw_watts",
     "temperature_celsius",
-)  # fmt: skip
+)
 Series = Mapping[str, tuple[float | None, ...]]
 _NONE: Mapping[str, Series] = {}
 

@@ -9,7 +9,7 @@ _PLAIN_TERMINALS = ("linux", "vt100", "vt102", "vt220", "ansi", "cons25")
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """One set of characters. `levels` are a chart's from lowest to highest, `parts` of a bar from empty to full."""
+    """One set of characters: `levels` of a chart from lowest to highest, `parts` of a bar up to full."""
 
     levels: str
     parts: str
@@ -45,7 +45,7 @@ ASCII = Glyphs("_.-=+*%#", " #", "|- ", "`- ", "|  ", "out", "in", "->")
 
 
 def choose_glyphs(environment: Mapping[str, str]) -> Glyphs:
-    """The characters for the terminal: blocks where it takes UTF-8 and has them (locale(7), the order of its variables)."""
+    """The terminal's characters: blocks where it takes UTF-8 and has them (variables as in locale(7))."""
     locale = next(
         (text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environment.get(name))), "UTF-8"
     )

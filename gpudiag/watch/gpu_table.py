@@ -114,7 +114,7 @@ _INDEX_WIDTH, _NAME_WIDTH = 4, 11
 
 
 def _columns(chart: str) -> tuple[Column[_Gpu], ...]:
-    """All columns; the chart of the chosen reading is the last that goes, the two others are for wide terminals."""
+    """All columns; the chosen reading's chart goes last, the two others are for wide terminals."""
     others = [
         name for name in ("utilization_percent", "power_draw_watts", "temperature_celsius") if name != chart
     ]
@@ -246,7 +246,7 @@ def _limit(reading: Reading[int] | Reading[float], otherwise: float) -> float:
 
 
 def _users(gpu: _Gpu, _width: int) -> Span:
-    """Who has the GPU or the instance: pods, Slurm jobs, else the users and programs of its processes, else signs of use."""
+    """Who has the GPU or instance: pods, Slurm jobs, else its processes' users and programs, else signs."""
     row, instance = gpu.row, gpu.instance
     number = (
         None

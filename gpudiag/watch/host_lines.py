@@ -1,4 +1,4 @@
-"""The machine beside its GPUs: who it is and its verdict, and what its processors, memory, network and disks do."""
+"""The machine beside its GPUs: name and verdict, and what processors, memory, network and disks do."""
 
 from datetime import datetime
 
@@ -20,7 +20,7 @@ _BAR_CELLS = 8
 
 
 def header_lines(frame: Frame, choice: Choice, width: int, glyphs: Glyphs, now: float) -> tuple[Line, ...]:
-    """The first lines: the machine and its verdict, what is wrong with the look itself, and the host's load."""
+    """The first lines: the machine and its verdict, what is wrong with the look, and the host's load."""
     live = frame.live
     lines = [_title(frame, choice, width, now)]
     trouble = _trouble(frame, now)
@@ -74,10 +74,16 @@ def _host_line(activity: Reading[HostActivity], width: int, glyphs: Glyphs) -> L
     groups = [
         _processors(activity, glyphs),
         _memory(activity, glyphs),
-        _pair("NET", glyphs.down, activity.network_received_bytes_per_second, glyphs.up, activity.network_transmitted_bytes_per_second),
+        _pair(
+            "NET",
+            glyphs.down,
+            activity.network_received_bytes_per_second,
+            glyphs.up,
+            activity.network_transmitted_bytes_per_second,
+        ),
         _pair("DISK", "r", activity.disk_read_bytes_per_second, "w", activity.disk_written_bytes_per_second),
         _load(activity),
-    ]  # fmt: skip
+    ]
     spans: list[Span] = []
     for group in groups:
         wanted = [*spans, *([Span("  ")] if spans else []), *group]

@@ -1,4 +1,4 @@
-"""The table of machines, where several are watched: the worst first, and one that does not answer with since when."""
+"""The table of several watched machines: the worst first, and since when one does not answer."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -34,13 +34,17 @@ def _verdict(frame: Frame) -> str | None:
 
 def _searched(frame: Frame) -> str:
     live = frame.live
-    users = [] if live is None else [
-        str(process.user)
-        for row in live.devices
-        if not isinstance(row.processes, Missing)
-        for process in row.processes
-        if not isinstance(process.user, Missing)
-    ]  # fmt: skip
+    users = (
+        []
+        if live is None
+        else [
+            str(process.user)
+            for row in live.devices
+            if not isinstance(row.processes, Missing)
+            for process in row.processes
+            if not isinstance(process.user, Missing)
+        ]
+    )
     return " ".join([frame.name, "" if live is None else live.headline, *dict.fromkeys(users)]).lower()
 
 
@@ -48,13 +52,19 @@ def _columns(glyphs: Glyphs, now: float) -> tuple[Column[Frame], ...]:
     return (
         Column("HOST", 12, 1, lambda frame, _: Span(frame.name, BOLD), most=32, weight=1),
         Column("VERDICT", 7, 1, _verdict_cell),
-        Column("GPUS", 4, 2, lambda frame, _: Span("" if frame.live is None else str(len(frame.live.devices))), is_right=True),
+        Column(
+            "GPUS",
+            4,
+            2,
+            lambda frame, _: Span("" if frame.live is None else str(len(frame.live.devices))),
+            is_right=True,
+        ),
         Column("", 8, 4, lambda frame, width: _load_bar(frame, width, glyphs), most=20, weight=1),
         Column("UTIL", 4, 2, _load, is_right=True),
         Column("MEM GiB", 13, 5, _memory, is_right=True),
         Column("POWER kW", 8, 6, _power, is_right=True),
         Column("STATE", 14, 1, lambda frame, _: _state(frame, now), most=200, weight=4),
-    )  # fmt: skip
+    )
 
 
 def _verdict_cell(frame: Frame, _width: int) -> Span:

@@ -1,6 +1,6 @@
 """This machine: at first what a listing shows, which is there at once.
 
-Then what the service's watch keeps up to date.
+Later it is what the service's watch keeps up to date.
 """
 
 from __future__ import annotations
@@ -136,8 +136,14 @@ class LocalFeed:
 def unjudged_live(snapshot: Snapshot, interval_seconds: float) -> Live:
     """A listing as a tick, before any check has judged it; GPUs that have not answered yet are left out."""
     facts = SamplerFacts(
-        polls=True, paused=False, silent_seconds=None, interval_seconds=interval_seconds, restarts=0, stuck=0, since=None
-    )  # fmt: skip
+        polls=True,
+        paused=False,
+        silent_seconds=None,
+        interval_seconds=interval_seconds,
+        restarts=0,
+        stuck=0,
+        since=None,
+    )
     nvml = snapshot.source("nvml")
     read = tuple(device for device in snapshot.devices if not _is_late(device))
     of_all = "" if len(read) == len(snapshot.devices) else f" of {len(snapshot.devices)}"

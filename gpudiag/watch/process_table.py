@@ -1,4 +1,4 @@
-"""The table of processes: who started whom, where each belongs, and its share of the GPU, sorted and filtered."""
+"""The table of processes: who started whom, where each belongs, its share of the GPU; sorted and filtered."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class _Shown:
 def process_table(frame: Frame, choice: Choice, width: int, glyphs: Glyphs, now: float) -> Table:
     """The processes on the GPUs that the choice lets through, in its order.
 
-    As a tree with their launchers where it asks for one.
+    Where it asks for a tree, they are one, with their launchers.
     """
     uses = [use for use in uses_of(frame, now) if _passes(use, choice)]
     is_placed = any(use.where for use in uses)
@@ -117,7 +117,7 @@ def _gpu_of(row: LiveDevice, process: GpuProcess) -> str:
 def _where(row: LiveDevice, process: GpuProcess) -> str:
     """The pod, the Slurm job or the container that the process runs in.
 
-    Empty where it is in none that is known.
+    It is empty where it is in none that is known.
     """
     job = process.slurm_job_id
     if not isinstance(job, Missing):
@@ -260,11 +260,31 @@ _COLUMNS: tuple[Column[_Shown], ...] = (
     Column("PID", 8, 1, lambda one, _: Span(str(one.use.pid)), is_right=True, sort="pid"),
     Column("USER", 8, 2, _user, sort="user", most=12, weight=1),
     Column("MEM GiB", 8, 1, _memory, is_right=True, sort="memory"),
-    Column("SM", 4, 1, lambda one, _: _reading(one, "sm_utilization_percent", lambda value: f"{value}%"), is_right=True, sort="sm"),
-    Column("CPU", 6, 4, lambda one, _: _reading(one, "processor_percent", lambda value: f"{value:.0f}%"), is_right=True, sort="cpu"),
-    Column("HOST GiB", 8, 8, lambda one, _: _reading(one, "resident_bytes", lambda value: format_gib(value)), is_right=True),
+    Column(
+        "SM",
+        4,
+        1,
+        lambda one, _: _reading(one, "sm_utilization_percent", lambda value: f"{value}%"),
+        is_right=True,
+        sort="sm",
+    ),
+    Column(
+        "CPU",
+        6,
+        4,
+        lambda one, _: _reading(one, "processor_percent", lambda value: f"{value:.0f}%"),
+        is_right=True,
+        sort="cpu",
+    ),
+    Column(
+        "HOST GiB",
+        8,
+        8,
+        lambda one, _: _reading(one, "resident_bytes", lambda value: format_gib(value)),
+        is_right=True,
+    ),
     Column("S", 1, 6, _kind),
     Column("TIME", 7, 5, _age, is_right=True, sort="time"),
     Column(_WHERE, 12, 3, lambda one, _: Span(one.use.where), most=30, weight=1),
     Column("COMMAND", 22, 1, _command, sort="command", most=400, weight=6),
-)  # fmt: skip
+)

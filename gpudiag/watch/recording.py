@@ -42,7 +42,8 @@ class Recorder:
         self._problem = ""
         self._bytes = 0
         try:
-            opened = gzip.open(path, "xb") if path.name.endswith(_PACKED) else path.open("xb")  # noqa: SIM115 - open while the view is
+            # The file is open while the view is.
+            opened = gzip.open(path, "xb") if path.name.endswith(_PACKED) else path.open("xb")  # noqa: SIM115
             self._file = cast("IO[bytes]", opened)
         except FileExistsError as error:
             raise UsageError(

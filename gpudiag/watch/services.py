@@ -1,4 +1,7 @@
-"""Other machines, by the API of their `gpudiag serve`: each is asked every few seconds by a task of its own, so that one that hangs costs its own row."""
+"""Other machines, by the API of their `gpudiag serve`.
+
+Each is asked every few seconds by a task of its own, so that one that hangs costs its own row.
+"""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""Signals to processes of this machine: only to the very process that was shown, and never to another that has got its number."""
+"""Signals to processes of this machine: only to the one shown, never to another that has got its number."""
 
 import os
 import signal

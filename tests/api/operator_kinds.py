@@ -1,6 +1,8 @@
-"""The fields that the Prometheus operator's kinds have, as JSON Schemas: those of its CRDs that our manifests may need.
+"""The fields that the Prometheus operator's kinds have, as JSON Schemas: those of its CRDs that our manifests
+may need.
 
-From example/prometheus-operator-crd of prometheus-operator, read 2026-11; the API server drops or refuses any other field.
+From example/prometheus-operator-crd of prometheus-operator, read 2026-11; the API server drops or refuses any
+other field.
 """
 
 from typing import Any
@@ -13,15 +15,19 @@ _TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
 _WORDS = {"type": "object", "additionalProperties": _TEXT}
 _ACTIONS = (
-    "replace", "keep", "drop", "hashmod", "labelmap", "labeldrop", "labelkeep", "lowercase", "uppercase", "keepequal",
+    "replace", "keep", "drop", "hashmod", "labelmap", "labeldrop", "labelkeep", "lowercase", "uppercase",
+    "keepequal",
     "dropequal",
 )  # fmt: skip
 
 
 def _closed(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
     return {
-        "type": "object", "properties": properties, "required": list(required), "additionalProperties": False,
-    }  # fmt: skip
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 def _list(items: dict[str, Any]) -> dict[str, Any]:
@@ -48,17 +54,20 @@ _ENDPOINT = _closed(
 )
 _SELECTOR = _closed(matchLabels=_WORDS, matchExpressions={"type": "array"})
 _RULE = _closed(
-    ("expr",), alert=_TEXT, annotations=_WORDS, expr={"type": ["string", "integer"]}, keep_firing_for=_DURATION,
+    ("expr",), alert=_TEXT, annotations=_WORDS, expr={"type": ["string", "integer"]},
+    keep_firing_for=_DURATION,
     labels=_WORDS, record=_TEXT, **{"for": _DURATION},
 )  # fmt: skip
 _GROUP = _closed(
-    ("name",), name={"type": "string", "minLength": 1}, interval=_DURATION, labels=_WORDS, limit={"type": "integer"},
+    ("name",), name={"type": "string", "minLength": 1}, interval=_DURATION, labels=_WORDS,
+    limit={"type": "integer"},
     query_offset=_DURATION, rules=_list(_RULE),
 )  # fmt: skip
 
 SPECS = {
     "ServiceMonitor": _closed(
-        ("endpoints", "selector"), endpoints=_list(_ENDPOINT), jobLabel=_TEXT, namespaceSelector={"type": "object"},
+        ("endpoints", "selector"), endpoints=_list(_ENDPOINT), jobLabel=_TEXT,
+        namespaceSelector={"type": "object"},
         selector=_SELECTOR, targetLabels=_TEXTS,
     ),
     "PodMonitor": _closed(

@@ -59,9 +59,12 @@ def prometheus(
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     port, log = _free_port(), folder / "log"
     arguments = (
-        "--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{port}",
-        "--storage.tsdb.retention.time=1h", "--log.level=warn",
-    )  # fmt: skip
+        "--config.file=prometheus.yml",
+        "--storage.tsdb.path=data",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--storage.tsdb.retention.time=1h",
+        "--log.level=warn",
+    )
     with log.open("wb") as output:
         process = subprocess.Popen(
             ["prometheus", *arguments],

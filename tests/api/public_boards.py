@@ -1,7 +1,8 @@
-"""The queries of NVIDIA's own board for dcgm-exporter, grafana.com 12239, by the version: facts, without the boards.
+"""The queries of NVIDIA's own board for dcgm-exporter, grafana.com 12239, by the version: facts, without the
+boards.
 
-Of NVIDIA/gpu-monitoring-tools and NVIDIA/dcgm-exporter, grafana/dcgm-exporter-dashboard.json, read 2026-11: what its
-history has of different queries. The legends, the looks and the rest of the boards are not here.
+Of NVIDIA/gpu-monitoring-tools and NVIDIA/dcgm-exporter, grafana/dcgm-exporter-dashboard.json, read 2026-11:
+what its history has of different queries. The legends, the looks and the rest of the boards are not here.
 """
 
 _ONE = '{instance=~"$instance", gpu=~"$gpu"}'

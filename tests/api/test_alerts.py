@@ -1,4 +1,6 @@
-"""A slice of `benchmarks/alert_matrix.py`: real Prometheus and Alertmanager over real services, with hastened rules."""
+"""A slice of `benchmarks/alert_matrix.py`: real Prometheus and Alertmanager over real services, with hastened
+rules.
+"""
 
 import contextlib
 import time

@@ -1,6 +1,8 @@
-"""Every panel of every board has data: a real Prometheus scrapes two simulated machines, and answers what Grafana would ask.
+"""Every panel of every board has data: a real Prometheus scrapes two simulated machines, and answers what
+Grafana would ask.
 
-One machine is healthy and busy, in a Slurm job and with pods; the other has faults, of which one came while it was watched.
+One machine is healthy and busy, in a Slurm job and with pods; the other has faults, of which one came while
+it was watched.
 """
 
 import json
@@ -90,7 +92,9 @@ def test_a_link_leads_to_a_board_of_ours_with_variables_that_it_has_or_to_a_view
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory):
-    """A Prometheus that has scraped both machines in both dialects, and the variables of the boards by machine."""
+    """A Prometheus that has scraped both machines in both dialects, and the variables of the boards by
+    machine.
+    """
     if not INSTALLED:
         pytest.skip("prometheus is not installed: tools/install-system-packages")
     folder = tmp_path_factory.mktemp("boards")

@@ -23,8 +23,11 @@ needs_helm = pytest.mark.skipif(not HELM.exists(), reason="Helm's SDK is not ins
 # The oldest that the chart names, the newest that there are schemas of, and one between.
 VERSIONS = ("1.25", "1.31", "1.37")
 OF_THE_CHART = {  # labels that the manifests have not
-    "app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/chart",
-}  # fmt: skip
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/version",
+    "helm.sh/chart",
+}
 ALL = {
     "image": {"tag": "latest"},
     "monitor": {"enabled": True},
@@ -50,8 +53,11 @@ def rendered(*cases: dict, name: str = "gpudiag", chart: Path = CHART) -> list[d
     asked = [{"values": values, "name": name, "namespace": "gpudiag"} for values in cases]
     done = subprocess.run(
         [HELM, ROOT / "tools/release/helm.py", "render", chart],
-        input=json.dumps(asked), capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["lint"]["errors"] == []
@@ -162,7 +168,8 @@ def test_every_value_changes_what_is_rendered():
     parts = ("preflight", "monitor", "alerts", "boards", "hub")
     base = {part: {"enabled": True} for part in parts}
     others = {
-        "preflight.onFail": "hold", "preflight.level": "quick", "monitor.kind": "PodMonitor", "namePods": True,
+        "preflight.onFail": "hold", "preflight.level": "quick", "monitor.kind": "PodMonitor",
+        "namePods": True,
         "image.pullPolicy": "Always", "imagePullSecrets": [{"name": "pull"}], "extraArgs": ["--watch-jobs"],
         "preflight.seconds": 90, "tolerations": [],
         **{f"{part}.enabled": False for part in ("service", *parts)},

@@ -366,7 +366,9 @@ async def test_an_answer_before_the_body_has_come_is_read_although_the_connectio
 
 @on_a_loop
 async def test_everything_that_a_client_asked_ends_when_it_goes():
-    """uvicorn tells the newest request alone: a stream with a request behind it would go on without a listener."""
+    """uvicorn tells the newest request alone: a stream with a request behind it would go on without a
+    listener.
+    """
     connection = Connection()
     await connection.send(GET.replace(b"/healthz", b"/stream") + GET)
     connection.protocol.connection_lost(None)

@@ -22,12 +22,16 @@ RULES_TESTS = sorted(RULES.glob("*.test.yml"))
 OTHERS = {
     "gpudiag_build_info", "gpudiag_checks", "gpudiag_gpu_status", "gpudiag_gpu_xid_last_timestamp_seconds",
     "gpudiag_collect_success", "gpudiag_sampler_state", "gpudiag_sampler_stuck_processes",
-    "gpudiag_finding", "gpudiag_gpu_info", "gpudiag_nvml_state", "gpudiag_gpu_pod_info", "gpudiag_gpu_job_info",
+    "gpudiag_finding", "gpudiag_gpu_info", "gpudiag_nvml_state", "gpudiag_gpu_pod_info",
+    "gpudiag_gpu_job_info",
 }  # fmt: skip
 # There only while there is a fault, or a pod or job on the GPU.
 SOMETIMES = {
-    "gpudiag_gpu_xid_last_timestamp_seconds", "gpudiag_finding", "gpudiag_gpu_pod_info", "gpudiag_gpu_job_info",
-}  # fmt: skip
+    "gpudiag_gpu_xid_last_timestamp_seconds",
+    "gpudiag_finding",
+    "gpudiag_gpu_pod_info",
+    "gpudiag_gpu_job_info",
+}
 EXPORTED = {
     metric.name for metric in METRICS if metric.family.core
 } | OTHERS  # without asking for the full scrape

@@ -1,4 +1,4 @@
-"""Faults that come and go on a machine under watch: seen, and gone again, without a restart of the service."""
+"""Faults that come and go on a machine under watch: seen and gone again without a restart of the service."""
 
 import contextlib
 import os
@@ -98,9 +98,8 @@ def test_the_api_answers_while_a_call_hangs(drilled):
     drilled.change("h100x8+hang:6")
     try:
         drilled.wait(lambda: drilled.live()["sampler"]["state"] == "wedged", SEEN_SECONDS)
-        for _ in range(
-            50
-        ):  # the hung call itself never ends: an answer that waited for it would not come in the client's time
+        for _ in range(50):
+            # The hung call itself never ends: an answer that waited for it would not come in the client's time.
             assert drilled.get("/api/v1/devices").status_code == 200
     finally:
         drilled.change("h100x8")

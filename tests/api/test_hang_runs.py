@@ -1,4 +1,4 @@
-"""A look at a job that hangs, as a run of the service: beside all other runs, and at processes of jobs alone."""
+"""A look at a job that hangs, as a run of the service: beside all other runs, at processes of jobs alone."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Answers about a range of time: what is written in parts is the document, and one making serves all who ask."""
+"""Answers about a range of time: what is written in parts is the document, and one such work serves all."""
 
 import asyncio
 import gzip
@@ -74,7 +74,9 @@ def test_a_question_that_fails_is_asked_again(monkeypatch):
 
 
 def test_a_question_whose_asker_has_left_is_not_answered(monkeypatch):
-    """A hundred clients that ask for a range each and hang up must not keep the readings busy for half a minute."""
+    """A hundred clients that ask for a range each and hang up must not keep the readings busy for half a
+    minute.
+    """
     readings = filled(1, 30)
     made = []
     whole = readings.series

@@ -116,9 +116,12 @@ def test_kustomize_builds_all_of_it_and_pods_gives_root_no_right_of_roots(tmp_pa
     pods = [one["spec"]["template"]["spec"] for one in (base, changed)]
     container = pods[1]["containers"][0]
     assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True,
-        "runAsNonRoot": False, "runAsUser": 0,
-    }  # fmt: skip
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": False,
+        "runAsUser": 0,
+    }
     for name in ("args", "env", "volumeMounts", "resources", "livenessProbe"):
         assert container[name] == pods[0]["containers"][0][name]
     assert {one["name"] for one in pods[1]["volumes"]} == {one["name"] for one in pods[0]["volumes"]}

@@ -1,4 +1,6 @@
-"""Who has which GPU, as the whole service tells it: pods by a kubelet that speaks gRPC, Slurm jobs by their processes."""
+"""Who has which GPU, as the whole service tells it: pods by a kubelet that speaks gRPC, Slurm jobs by their
+processes.
+"""
 
 import re
 from pathlib import Path

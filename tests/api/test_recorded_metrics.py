@@ -1,6 +1,8 @@
-"""`GET /metrics` of a machine with eight ranks on one H100, as it was recorded there, and of the simulated machine today.
+"""`GET /metrics` of a machine with eight ranks on one H100, as it was recorded there, and of the simulated
+machine today.
 
-Both dialects, GPM's values included: every series and value is the same, but for those that are named here with their reason.
+Both dialects, GPM's values included: every series and value is the same, but for those that are named here
+with their reason.
 """
 
 import re

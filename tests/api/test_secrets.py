@@ -1,4 +1,6 @@
-"""Secrets planted wherever the service can meet one, and every answer, log line and command searched for them."""
+"""Secrets planted wherever the service can meet one, and every answer, log line and command searched for
+them.
+"""
 
 import json
 from pathlib import Path
@@ -25,9 +27,11 @@ COMMAND = [
     f"--data=https://ann:{ARGUMENT}@data.example/x?token={ARGUMENT}", f"password={ARGUMENT}",
 ]  # fmt: skip
 ENVIRONMENT = {
-    "NCCL_HOSTID": f"https://ann:{VARIABLE}@x.example/", "TORCH_HUB_TOKEN": VARIABLE, "CUDA_API_KEY": VARIABLE,
+    "NCCL_HOSTID": f"https://ann:{VARIABLE}@x.example/", "TORCH_HUB_TOKEN": VARIABLE,
+    "CUDA_API_KEY": VARIABLE,
     "HTTPS_PROXY": f"http://ann:{PROXY}@proxy.example:3128", "PGPASSWORD": VARIABLE, "GPUDIAG_STORE": STORE,
-    "DATABASE_URL": STORE, "NCCL_TOKEN": VARIABLE, "SLURM_JWT": VARIABLE, "MASTER_ADDR": f"http://ann:{VARIABLE}@head",
+    "DATABASE_URL": STORE, "NCCL_TOKEN": VARIABLE, "SLURM_JWT": VARIABLE,
+    "MASTER_ADDR": f"http://ann:{VARIABLE}@head",
     "NCCL_SOCKET_IFNAME": f"eth0,token={VARIABLE}", "CUDA_VISIBLE_DEVICES": f"--password={VARIABLE}",
 }  # fmt: skip
 PATHS = (
@@ -35,7 +39,8 @@ PATHS = (
     "/metrics?dialect=dcgm&processes=1", "/api/v1/devices", "/api/v1/devices/0", "/api/v1/snapshot",
     "/api/v1/processes", "/api/v1/topology", "/api/v1/history", "/api/v1/sources", "/api/v1/checks",
     "/api/v1/findings", "/api/v1/events", "/api/v1/runs", "/api/v1/baselines", "/api/v1/explain/xid-79",
-    "/api/v1/schemas", "/api/v1/otel", "/api/v1/session", "/api/v1/poll?since=0", "/nothing", "/api/v1/nothing",
+    "/api/v1/schemas", "/api/v1/otel", "/api/v1/session", "/api/v1/poll?since=0", "/nothing",
+    "/api/v1/nothing",
 )  # fmt: skip
 
 
@@ -147,8 +152,11 @@ def test_what_a_store_that_works_holds_shows_none(planted, tmp_path):
     """A stored run: in the file, by `history`, and by a service that reads it."""
     store = tmp_path / "history.db"
     environment = {
-        **planted.environment, **ENVIRONMENT, "GPUDIAG_STATE_DIR": str(tmp_path), "PYTHONPATH": IMPORT_PATH,
-    }  # fmt: skip
+        **planted.environment,
+        **ENVIRONMENT,
+        "GPUDIAG_STATE_DIR": str(tmp_path),
+        "PYTHONPATH": IMPORT_PATH,
+    }
     for words in (
         ("preflight", "--level", "instant"),
         ("preflight", "--level", "instant"),
@@ -173,8 +181,11 @@ def test_what_a_store_that_works_holds_shows_none(planted, tmp_path):
 def test_what_the_service_says_as_it_starts_and_when_it_cannot_holds_none(planted, tmp_path):
     tokens = tmp_path / "tokens"
     environment = {
-        **planted.environment, **ENVIRONMENT, "GPUDIAG_STATE_DIR": str(tmp_path / "s"), "PYTHONPATH": IMPORT_PATH,
-    }  # fmt: skip
+        **planted.environment,
+        **ENVIRONMENT,
+        "GPUDIAG_STATE_DIR": str(tmp_path / "s"),
+        "PYTHONPATH": IMPORT_PATH,
+    }
     for text, mode, more in (
         (f"{READ}\n", 0o600, ()),
         (f"read:{READ}\nwrite:{ACT}\n", 0o600, ()),
@@ -220,12 +231,14 @@ def test_no_explanation_of_a_log_holds_one(planted, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ("list",), ("list", "--free", "1", "--ids"), ("list", "--wide"), ("list", "--json"), ("list", "--sources", "all", "--json"), (),
+        ("list",), ("list", "--free", "1", "--ids"), ("list", "--wide"), ("list", "--json"),
+        ("list", "--sources", "all", "--json"), (),
         ("preflight", "--level", "instant"), ("preflight", "--level", "instant", "--json"),
         ("preflight", "--level", "instant", "--store", STORE), ("history", "--store", STORE),
         ("history", "--json", "--store", STORE), ("serve", "--store", STORE.replace("postgresql", "mysql")),
         ("nccl-test", "--nproc", "2", "--store", STORE.replace("://", ":/")), ("list", "--store", STORE),
-        ("nccl-test", "--init-method", f"tcp://ann:{ARGUMENT}@nowhere.invalid:1", "--rank", "0", "--world-size", "2",
+        ("nccl-test", "--init-method", f"tcp://ann:{ARGUMENT}@nowhere.invalid:1", "--rank", "0",
+            "--world-size", "2",
          "--rendezvous-timeout", "1"),
         ("bandwidth", "--store", STORE), ("train", "--script", f"/no/where?token={ARGUMENT}"),
         ("merge", f"/no/where?token={ARGUMENT}"), ("explain", f"token={ARGUMENT}"),

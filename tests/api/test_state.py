@@ -203,9 +203,12 @@ def test_a_second_service_on_the_same_state_is_refused_in_a_sentence(tmp_path):
     with machine("h100x8") as session, serving(session, tmp_path) as service:
         service.wait_for_data()
         second = subprocess.run(
-            [sys.executable, "-m", "gpudiag", "serve", "--port", "0"], capture_output=True, text=True, timeout=90,
+            [sys.executable, "-m", "gpudiag", "serve", "--port", "0"],
+            capture_output=True,
+            text=True,
+            timeout=90,
             env={**session.environment, "GPUDIAG_STATE_DIR": str(tmp_path), "PYTHONPATH": IMPORT_PATH},
-        )  # fmt: skip
+        )
         assert second.returncode == 2
         assert service.url in second.stderr
         assert "GPUDIAG_STATE_DIR" in second.stderr

@@ -62,7 +62,9 @@ def state_in_metrics(service) -> set[str]:
 
 
 def pages(service) -> set[str]:
-    """The codes of the present findings that keep jobs off the machine, which is what the shipped rules page on."""
+    """The codes of the present findings that keep jobs off the machine, which is what the shipped rules page
+    on.
+    """
     return {one["code"] for one in labels_of(service, "gpudiag_finding") if one["blocks_jobs"] == "true"}
 
 
@@ -94,7 +96,9 @@ def power_seen(service) -> dict[str, set[float]]:
 
 
 def power_by_uuid(service) -> dict[str, str]:
-    """The UUID that each sample of the power stands for: its own label, else that of the index's first holder."""
+    """The UUID that each sample of the power stands for: its own label, else that of the index's first
+    holder.
+    """
     return {one["gpu"]: one.get("uuid", "") for one in labels_of(service, "gpudiag_gpu_power_watts")}
 
 

@@ -1,4 +1,6 @@
-"""Xids that only NVML's events tell: a service in a container has no kernel log, and judges them all the same."""
+"""Xids that only NVML's events tell: a service in a container has no kernel log, and judges them all the
+same.
+"""
 
 import pytest
 
@@ -19,8 +21,10 @@ def test_xids_without_a_kernel_log_are_judged(tmp_path):
         told = service.get("/api/v1/events").json()["entries"]
         checks = {one["check"]: one for one in service.get("/api/v1/checks").json()["results"]}
     assert {(entry["uuid"], entry["xid_code"]) for entry in told if entry["kind"] == "xid"} == {
-        (uuids[0], 31), (uuids[1], 62), (uuids[1], 154)
-    }  # fmt: skip
+        (uuids[0], 31),
+        (uuids[1], 62),
+        (uuids[1], 154),
+    }
     facts = {(fact["name"], fact["value"], fact["source"]) for fact in of_job["evidence"]}
     assert ("xid", 31, "NVML event") in facts
     assert "line" not in {name for name, _, _ in facts}

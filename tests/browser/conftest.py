@@ -1,4 +1,6 @@
-"""What the browser tests share: a built page, a browser, machines, and a page that is watched while it is open."""
+"""What the browser tests share: a built page, a browser, machines, and a page that is watched while it is
+open.
+"""
 
 import fcntl
 import os

@@ -72,9 +72,11 @@ ACTIVITY_OF_FULL_LOAD = {
 _COPIED = tuple(field.name for field in fields(LiveDevice) if field.name in Device.__dataclass_fields__)
 HW_THERMAL_BIT = 1 << 6
 HOST = HostActivity(
-    processors_busy_percent=37.4, processors_waiting_percent=0.2, load_average=71.5, memory_total_bytes=2015 << 30,
+    processors_busy_percent=37.4, processors_waiting_percent=0.2, load_average=71.5,
+    memory_total_bytes=2015 << 30,
     memory_available_bytes=1200 << 30, swap_used_bytes=0, network_received_bytes_per_second=1.25e9,
-    network_transmitted_bytes_per_second=0.4e9, disk_read_bytes_per_second=2e7, disk_written_bytes_per_second=3.2e8,
+    network_transmitted_bytes_per_second=0.4e9, disk_read_bytes_per_second=2e7,
+    disk_written_bytes_per_second=3.2e8,
     uptime_seconds=12.3 * 86400,
 )  # fmt: skip
 
@@ -331,8 +333,10 @@ def collective_report(failed: bool) -> dict[str, Any]:
         RankReport(rank, rank, "h100-1", 4200 + rank, "measure", end) for rank, end in enumerate(exits)
     )
     measurement = CollectiveMeasurement(
-        backend="gloo", world_size=4, launcher="spawn", host="h100-1", torch_version="2.13.0", device_kind="cpu",
-        nccl_version=NOT_ASKED, results=results, ranks=ranks, incidents=(), injected=(), sizes_planned=12, seconds=4.2,
+        backend="gloo", world_size=4, launcher="spawn", host="h100-1", torch_version="2.13.0",
+        device_kind="cpu",
+        nccl_version=NOT_ASKED, results=results, ranks=ranks, incidents=(), injected=(), sizes_planned=12,
+        seconds=4.2,
         lateness=NOT_ASKED if failed else lateness_of(4),
     )  # fmt: skip
     outcome = Outcome.FAIL if failed else Outcome.PASS
@@ -397,7 +401,8 @@ def killed_rank() -> Finding:
     return Finding(
         "rank.died", Outcome.FAIL, Severity.ISOLATE, Category.SW_OTHER, Owner.JOB, RankSubject(2, "h100-1"),
         "rank 2 was killed by SIGKILL in stage measure, iteration 5",
-        (Evidence("signal", "SIGKILL", None, None, "wait status"), Evidence("iteration", 5, None, None, "rank 2")),
+        (Evidence("signal", "SIGKILL", None, None, "wait status"),
+            Evidence("iteration", 5, None, None, "rank 2")),
         "Look for the kernel's OOM killer: dmesg | grep -i oom.",
     )  # fmt: skip
 
@@ -421,7 +426,8 @@ def training_report() -> dict[str, Any]:
         return StrategyResult(
             strategy=name, kind="data", framework="torch 2.13.0", outcome=outcome, world_size=2,
             workload="regression", dtype="float32", optimizer="sgd", verified=passed,
-            verifications=(Verification("gradients", passed, 1e-7, 1e-5), Verification("parameters", True, 1e-7, 1e-5)),
+            verifications=(Verification("gradients", passed, 1e-7, 1e-5),
+                Verification("parameters", True, 1e-7, 1e-5)),
             samples_per_second=speed, step_p50_seconds=16 / speed, scaling_efficiency=0.84,
             shares=StepShares(0.04, 0.3, 0.4, 0.1, 0.16), host_memory_bytes=512 * 1024**2,
         )  # fmt: skip

@@ -1,4 +1,6 @@
-"""Charts over time: pointing, dragging, links to a moment, pictures to save, and what is not there yet or not at all."""
+"""Charts over time: pointing, dragging, links to a moment, pictures to save, and what is not there yet or not
+at all.
+"""
 
 from collections.abc import Iterator
 from typing import Any

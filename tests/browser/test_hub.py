@@ -1,4 +1,6 @@
-"""The page of a hub, over machines that are well, sick, silent or old: what it shows, search, order, keys, axe."""
+"""The page of a hub, over machines that are well, sick, silent or old: what it shows, search, order, keys,
+axe.
+"""
 
 import json
 import os
@@ -218,8 +220,10 @@ def rack() -> list[FakeMachine]:
         made.append(FakeMachine(host, changes={"devices": rows}))
     made[16].changes |= FAILED
     made[16].changes["devices"][5] |= {"health": "fail", "utilization_percent": None}
-    made[29].changes |= {"verdict": "warn", "headline": "8 healthy, 1 warning", "finding_count": 1, "findings": [
-        {"code": "gpu.hot", "outcome": "warn", "message": "GPU 2 is slowed down by heat: 89 °C", "remedy": "Look at the fans and at the air in front of them", "blocks_jobs": False}
+    made[29].changes |= {"verdict": "warn", "headline": "8 healthy, 1 warning", "finding_count": 1,
+        "findings": [
+        {"code": "gpu.hot", "outcome": "warn", "message": "GPU 2 is slowed down by heat: 89 °C",
+            "remedy": "Look at the fans and at the air in front of them", "blocks_jobs": False}
     ]}  # fmt: skip
     made[29].changes["devices"][2] |= {"health": "warn", "temperature_celsius": 89}
     made[7].kind = "hang"

@@ -1,4 +1,6 @@
-"""What the page costs and promises before anyone clicks: its weight, its requests, its first numbers, its policy."""
+"""What the page costs and promises before anyone clicks: its weight, its requests, its first numbers, its
+policy.
+"""
 
 import gzip
 import json

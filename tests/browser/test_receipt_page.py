@@ -1,4 +1,6 @@
-"""A receipt's page in a browser: on a wide screen, on a phone and on paper, from a file, with nothing beside it."""
+"""A receipt's page in a browser: on a wide screen, on a phone and on paper, from a file, with nothing beside
+it.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -95,7 +95,7 @@ def test_what_hangs_is_a_call_the_driver_or_the_reader_of_the_gpus(
 def test_a_fault_that_is_told_now_is_red_however_old_the_numbers_are(
     browsing: Browsing, busy_machine: Machine
 ) -> None:
-    """A driver that is gone gives no numbers: across a room its FAIL looked like a page that is not in use."""
+    """A driver that is gone gives no numbers: from afar its FAIL looked like a page not in use."""
     filter_of = "element => getComputedStyle(element.closest('.view > *')).filter"
     with browsing.page("") as watched:
         with stub_service(busy_machine) as (address, state):
@@ -187,7 +187,7 @@ def test_nothing_is_green_once_the_service_is_gone(browsing: Browsing, busy_mach
 def test_nothing_is_green_by_the_page_s_own_clock_and_it_is_again(
     browsing: Browsing, busy_machine: Machine, connection: str
 ) -> None:
-    """Silent once the stream has spoken, and before: the page polls then, with what its file told it to show."""
+    """Silent once the stream has spoken, and before: the page polls then, and shows what its file holds."""
     with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
         state.told = {"verdict": "pass"}
         state.silent = connection == "polling"

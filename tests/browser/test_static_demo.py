@@ -1,4 +1,6 @@
-"""`tools/static_demo`: a service is recorded while a story happens, and the page plays it from files, without a server of ours."""
+"""`tools/static_demo`: a service is recorded while a story happens, and the page plays it from files, without
+a server of ours.
+"""
 
 import functools
 import json

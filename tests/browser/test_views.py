@@ -1,4 +1,6 @@
-"""Every view, on a desk and on a phone, light and dark: it shows what it is for, and nothing is wrong with it."""
+"""Every view, on a desk and on a phone, light and dark: it shows what it is for, and nothing is wrong with
+it.
+"""
 
 from collections.abc import Iterator
 
@@ -8,7 +10,8 @@ from tests.browser.stub_documents import Machine
 from tests.browser.stub_service import run_document, stub_service
 from tests.browser.watched_page import DESKTOP, Browsing
 
-REPORTS = {"nccl": ("nccl-test", "pass"), "killed": ("nccl-test", "fail"), "train": ("train", "fail"), "gate": ("preflight", "warn")}  # fmt: skip
+REPORTS = {"nccl": ("nccl-test", "pass"), "killed": ("nccl-test", "fail"), "train": ("train", "fail"),
+    "gate": ("preflight", "warn")}  # fmt: skip
 # Each view with a text that only its finished form has.
 VIEWS = {
     "": "PCIe throughput",

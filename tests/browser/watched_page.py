@@ -71,7 +71,9 @@ class WatchedPage:
         return flaws
 
     def violations(self, *, of_colours: bool = False) -> list[str]:
-        """What axe finds against WCAG AA and good practice, or of that against colours alone, with the places."""
+        """What axe finds against WCAG AA and good practice, or of that against colours alone, with the
+        places.
+        """
         # Through the debugger, as the page's own policy lets no foreign script in.
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE.read_text())

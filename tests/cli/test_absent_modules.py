@@ -1,6 +1,8 @@
-"""A package that is not installed, or not whole, at any depth below an extra: a sentence with the command that installs it.
+"""A package that is not installed, or not whole, at any depth below an extra: a sentence with the command
+that installs it.
 
-On one real machine the service ended as "internal error, a bug of gpudiag", because a package that FastAPI needs was absent.
+On one real machine the service ended as "internal error, a bug of gpudiag", because a package that FastAPI
+needs was absent.
 """
 
 import importlib
@@ -123,9 +125,13 @@ COMMANDS = (
     ("starlette.middleware", ("serve", "--port", "0"), "starlette is not whole"),
     # what torch needs, looked for by the process that starts ranks
     ("torch", ("nccl-test", "--backend", "gloo", "--nproc", "2"), "torch is not installed"),
-    ("typing_extensions", ("nccl-test", "--backend", "gloo", "--nproc", "2"), "typing_extensions is not installed"),
+    (
+        "typing_extensions",
+        ("nccl-test", "--backend", "gloo", "--nproc", "2"),
+        "typing_extensions is not installed",
+    ),
     ("psycopg", ("history", "--store", "postgresql://a@127.0.0.1:1/b"), "psycopg is not installed"),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")

@@ -76,7 +76,9 @@ def test_each_chapter_is_found_by_the_product_and_nothing_else_is(tmp_path: Path
 
 @contextmanager
 def demo(environment: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
-    """The command as it runs on a terminal, the address that it prints, and the terminal's other end, to type there."""
+    """The command as it runs on a terminal, the address that it prints, and the terminal's other end, to type
+    there.
+    """
     keyboard, terminal = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "gpudiag", "demo"],

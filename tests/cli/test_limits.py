@@ -1,4 +1,5 @@
-"""A limit on gpudiag itself (processes, threads, memory, files, /proc, folders) is never taken for a fault of the machine.
+"""A limit on gpudiag itself (processes, threads, memory, files, /proc, folders) is never taken for a fault of
+the machine.
 
 A slice of `python -m benchmarks.limits_matrix`, which walks every command under every limit.
 """
@@ -87,9 +88,13 @@ def test_a_process_that_is_refused_at_any_moment_is_a_shortage():
     )
     for forks in range(5):
         done = subprocess.run(
-            [sys.executable, "-c", program], env={**os.environ, "FORKS": str(forks)}, capture_output=True, text=True,
-            timeout=100, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", program],
+            env={**os.environ, "FORKS": str(forks)},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
         assert (done.returncode, "Traceback" in done.stderr) == (ExitStatus.ERROR, False), (
             forks,
             done.stderr,

@@ -189,7 +189,9 @@ def test_help_lists_every_command_without_importing_any(
 
 def run_gpudiag(*argv: str, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpudiag", *argv]
-    return subprocess.run(command, text=True, capture_output=True, timeout=60, **options)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        command, text=True, capture_output=True, timeout=60, **options
+    )
 
 
 def test_shell_completion_offers_the_commands() -> None:

@@ -1,4 +1,6 @@
-"""Escape sequences planted wherever bytes come from outside: no command lets one of them through to a terminal."""
+"""Escape sequences planted wherever bytes come from outside: no command lets one of them through to a
+terminal.
+"""
 
 import json
 import re
@@ -57,14 +59,17 @@ def steering(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        (), ("list",), ("list", "--wide"), ("list", "--json"), ("list", "--sources", "all"), ("list", "--free", "1"),
+        (), ("list",), ("list", "--wide"), ("list", "--json"), ("list", "--sources", "all"),
+        ("list", "--free", "1"),
         ("preflight", "--level", "instant"), ("preflight", "--level", "instant", "--json"),
         ("list", f"--{EVIL}"), (f"li{EVIL}st",), ("history", "--store", f"/nothing/{EVIL}"),
         ("preflight", "--only", EVIL), ("serve", "--bind", EVIL), ("merge", f"/nothing/{EVIL}.json"),
         ("list", "--output", f"/nothing/{EVIL}.json"), ("explain", f"RuntimeError: CUDA error: {EVIL}"),
         ("serve", "--token-file", f"/nothing/{EVIL}"), ("simulate", EVIL, "--", "true"),
     ],
-    ids=lambda words: " ".join(words).encode("ascii", "replace").decode().translate({27: "?", 13: "?", 7: "?"})[:40],
+    ids=lambda words: (
+        " ".join(words).encode("ascii", "replace").decode().translate({27: "?", 13: "?", 7: "?"})[:40]
+    ),
 )  # fmt: skip
 def test_no_command_steers_the_terminal(planted, tmp_path, words, colour):
     done = run_on(planted, *words, GPUDIAG_STATE_DIR=str(tmp_path), **colour)
@@ -77,8 +82,11 @@ def test_no_command_steers_the_terminal(planted, tmp_path, words, colour):
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
 def test_a_log_that_is_explained_does_not_steer_it(log: Path, form):
     done = subprocess.run(
-        [sys.executable, "-m", "gpudiag", "explain", str(log), *form], capture_output=True, text=True, timeout=60
-    )  # fmt: skip
+        [sys.executable, "-m", "gpudiag", "explain", str(log), *form],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert "79" in done.stdout
     assert steering(done.stdout + done.stderr) == []
 

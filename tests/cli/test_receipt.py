@@ -1,4 +1,6 @@
-"""`preflight --receipt`, `receipt` and `compare` as commands: files, exit statuses, and one sentence for each mistake."""
+"""`preflight --receipt`, `receipt` and `compare` as commands: files, exit statuses, and one sentence for each
+mistake.
+"""
 
 import json
 from dataclasses import replace
@@ -16,7 +18,9 @@ from tests.unit.runs.receipts import a_receipt, make_report
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A receipt and its page, one of a machine with another driver, a report, a snapshot, and what is none of these."""
+    """A receipt and its page, one of a machine with another driver, a report, a snapshot, and what is none of
+    these.
+    """
     folder = tmp_path_factory.mktemp("documents")
     document, page = write_receipt(folder / "node17", a_receipt())
     later, _ = write_receipt(folder / "later", a_receipt(vbios_version="97.00"))

@@ -1,7 +1,8 @@
-"""A signal at any moment of a command, or several, end it with a right status, a sentence at most, and nothing left.
+"""A signal at any moment of a command, or several, end it with a right status, a sentence at most, and
+nothing left.
 
-The moments of a start are imports: the signal is sent as a module begins to be loaded. Later ones are those of its work,
-and, where signals go on coming until it has ended, of its end.
+The moments of a start are imports: the signal is sent as a module begins to be loaded. Later ones are those
+of its work, and, where signals go on coming until it has ended, of its end.
 """
 
 import contextlib
@@ -119,7 +120,9 @@ def try_at(command, last, number, moment, state):
 
 
 def dense(_count):
-    """From the modules of our own entry on, where the command line's own parser is loaded: before, the interpreter starts."""
+    """From the modules of our own entry on, where the command line's own parser is loaded: before, the
+    interpreter starts.
+    """
     return range(30, 30 + 7 * MOMENTS, 7)
 
 

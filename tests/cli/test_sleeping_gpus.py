@@ -1,7 +1,8 @@
-"""A GPU that the kernel has suspended stays so: neither a listing nor the bare command nor the service wakes it.
+"""A GPU that the kernel has suspended stays so: neither a listing nor the bare command nor the service wakes
+it.
 
-Machines after public reports: hybrid laptops whose GPU a monitor keeps in D0 (henrygd/beszel-docs pull request 35,
-corecoding/Vitals issue 442, aristocratos/btop issue 1838), a headless workstation card in D3cold
+Machines after public reports: hybrid laptops whose GPU a monitor keeps in D0 (henrygd/beszel-docs pull
+request 35, corecoding/Vitals issue 442, aristocratos/btop issue 1838), a headless workstation card in D3cold
 (NVIDIA/open-gpu-kernel-modules issue 907), and a second card that sleeps beside one that drives the display
 (PolpOnline/gpu-usage-waybar pull request 41).
 """

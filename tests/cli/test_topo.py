@@ -1,4 +1,6 @@
-"""`gpudiag topo` on simulated machines: whole, in 80 columns, with the right status, and nothing left running."""
+"""`gpudiag topo` on simulated machines: whole, in 80 columns, with the right status, and nothing left
+running.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Started on several machines with nobody saying where rank 0's is, no command tests by itself: one sentence, exit 2."""
+"""Started on several machines with nobody saying where rank 0's is, no command tests by itself: one sentence,
+exit 2.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""`gpudiag watch` as a command on a pseudo-terminal: it draws, obeys keys and signals, and leaves terminal and machine as they were."""
+"""`gpudiag watch` as a command on a pseudo-terminal: it draws, obeys keys and signals, and leaves terminal
+and machine as they were.
+"""
 
 import contextlib
 import fcntl
@@ -78,7 +80,7 @@ class Terminal:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def resize(self, columns: int, lines: int) -> None:
-        """Change the size, and wait until the program has drawn for it: its last line is the terminal's last."""
+        """Change the size, and wait until the program has drawn: its last line is the terminal's."""
         self.read()
         self.screen.reset()
         self.screen.resize(lines, columns)

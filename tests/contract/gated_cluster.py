@@ -1,4 +1,6 @@
-"""A real Slurm whose node is a simulated machine, with the shipped prolog and epilog: what becomes of its jobs."""
+"""A real Slurm whose node is a simulated machine, with the shipped prolog and epilog: what becomes of its
+jobs.
+"""
 
 import shlex
 import shutil
@@ -138,7 +140,9 @@ class Gated:
         become(self.folder, "started")
 
     def prolog_seconds(self) -> list[tuple[float, float]]:
-        """How long each prolog took since the last fault was tried, and how much processor time with all it started."""
+        """How long each prolog took since the last fault was tried, and how much processor time with all it
+        started.
+        """
         rows = [line.split() for line in (self.folder / "prolog.times").read_text().splitlines()]
         return [(float(ended) - float(began), sum(map(_seconds, used))) for began, ended, *used in rows]
 

@@ -62,7 +62,9 @@ def compiler():
 
 
 class Node:
-    """A simulated machine as a node: its own gpudiag, a controller that knows its Gres, and what was asked of it."""
+    """A simulated machine as a node: its own gpudiag, a controller that knows its Gres, and what was asked of
+    it.
+    """
 
     def __init__(self, folder: Path, machine: str, gres: str) -> None:
         self.folder, self.machine = folder, machine
@@ -133,7 +135,7 @@ class Node:
         return drains[0].partition("Reason=")[2] if drains else ""
 
     def statuses(self) -> dict[str, int]:
-        """What the commands of the other files exit with, by file, where gpudiag says what the report does."""
+        """What other files' commands exit with, by file, where gpudiag says what the report does."""
         report = loads((self.reports / "42.prolog.json").read_text())
         status = int(exit_status(report, PreflightPlan()))
         self.program("gpudiag", f"exit {status}")

@@ -63,7 +63,8 @@ def test_a_healthy_machine_is_shown_in_bytes(ask):
         ("Failed to initialize NVML: Driver/library version mismatch", 18, SourceState.VERSION_MISMATCH),
         ("Failed to initialize NVML: Insufficient Permissions", 4, SourceState.NO_PERMISSION),
         ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", 12, SourceState.LIBRARY_ABSENT),
-        ("Unable to determine the device handle for GPU 0000:5D:00.0: Unknown Error", 255, SourceState.FAILED),
+        ("Unable to determine the device handle for GPU 0000:5D:00.0: Unknown Error", 255,
+            SourceState.FAILED),
         ('Field "gpu_serial" is not a valid field to query.', 2, SourceState.FAILED),
     ],
 )  # fmt: skip

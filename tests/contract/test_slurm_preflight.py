@@ -1,4 +1,5 @@
-"""gpudiag itself, on simulated nodes, as prolog and epilog of a real Slurm: whose job runs, and who is drained.
+"""gpudiag itself, on simulated nodes, as prolog and epilog of a real Slurm: whose job runs, and who is
+drained.
 
 `python -m benchmarks.slurm_gate` tries all faults; these are some of each kind.
 """

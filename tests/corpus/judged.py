@@ -51,7 +51,8 @@ def judge_cases() -> tuple[JudgeCase, ...]:
     known = ("name", "source", "answer", "outcome", "codes", "output", "values")
     return tuple(
         JudgeCase(
-            path.stem, case["name"], case["source"], case["answer"], case["outcome"], tuple(case["codes"]), case["output"],
+            path.stem, case["name"], case["source"], case["answer"], case["outcome"], tuple(case["codes"]),
+            case["output"],
             {key: value for key, value in case.items() if key not in known}, case.get("values", 0),
         )
         for path in sorted(FOLDER.glob("*.toml"))

@@ -1,4 +1,6 @@
-"""The scripts of the linter's corpus, with what is to be found in each line: `# expect: set_epoch_missing, ..`."""
+"""The scripts of the linter's corpus, with what is to be found in each line: `# expect: set_epoch_missing,
+..`.
+"""
 
 import re
 from collections import Counter

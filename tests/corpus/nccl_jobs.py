@@ -1,7 +1,7 @@
 """Logs of NCCL under NCCL_DEBUG=INFO, as each version words them, of jobs that are described by a few facts.
 
-The wording is that of the INFO and WARN calls of NCCL's sources at the tags named in VERSIONS, 2.32 that of the strings in
-its library. Hosts and addresses are invented.
+The wording is that of the INFO and WARN calls of NCCL's sources at the tags named in VERSIONS, 2.32 that of
+the strings in its library. Hosts and addresses are invented.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""Builds the stand-in's libraries for the torch of this interpreter, once per source, with the system's C++ compiler."""
+"""Builds the stand-in's libraries for the torch of this interpreter, once per source, with the system's C++
+compiler.
+"""
 
 import hashlib
 import importlib.util

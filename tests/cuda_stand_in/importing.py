@@ -1,4 +1,6 @@
-"""Import hooks: the extension before torch, the missing parts of torch._C before torch.cuda, small sizes in gpudiag."""
+"""Import hooks: the extension before torch, the missing parts of torch._C before torch.cuda, small sizes in
+gpudiag.
+"""
 
 import atexit
 import ctypes

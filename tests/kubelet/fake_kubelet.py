@@ -1,9 +1,12 @@
-"""A kubelet's pod-resources service on a Unix socket, as a program: real gRPC, and messages as the whole api.proto has them.
+"""A kubelet's pod-resources service on a Unix socket, as a program: real gRPC, and messages as the whole
+api.proto has them.
 
-`python fake_kubelet.py SOCKET` prints `ready` and takes one JSON object a line on its standard input, each answered by
-`done`: {"pods": [...], "allocatable": [...]} sets what it tells; {"mode": "ok" | "hang" | "error" | "garbage" | "bad text"}
-how; {"old": true} takes GetAllocatableResources away; {"others": 9999} adds so many pods without a GPU. The messages are declared apart from the product's: with every
-field of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto, so that what gpudiag does not declare is there to be skipped.
+`python fake_kubelet.py SOCKET` prints `ready` and takes one JSON object a line on its standard input, each
+answered by `done`: {"pods": [...], "allocatable": [...]} sets what it tells; {"mode": "ok" | "hang" | "error"
+| "garbage" | "bad text"} how; {"old": true} takes GetAllocatableResources away; {"others": 9999} adds so many
+pods without a GPU. The messages are declared apart from the product's: with every field of
+k8s.io/kubelet/pkg/apis/podresources/v1/api.proto, so that what gpudiag does not declare is there to be
+skipped.
 """
 
 import contextlib
@@ -104,7 +107,9 @@ def fake_kubelet(socket: Path):
 def pod(
     namespace: str, name: str, container: str, *device_ids: str, resource: str = "nvidia.com/gpu"
 ) -> dict:
-    """A pod of two containers, of which one has the devices, one each entry with its NUMA node, as the kubelet lists them."""
+    """A pod of two containers, of which one has the devices, one each entry with its NUMA node, as the
+    kubelet lists them.
+    """
     devices = [
         {"resource_name": resource, "device_ids": [one], "topology": {"nodes": [{"ID": 0}]}}
         for one in device_ids

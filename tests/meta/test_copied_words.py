@@ -1,4 +1,6 @@
-"""Copies of the vocabulary that Python cannot read from it: the page's, the alerts', the contract of the service."""
+"""Copies of the vocabulary that Python cannot read from it: the page's, the alerts', the contract of the
+service.
+"""
 
 import re
 from pathlib import Path

@@ -91,10 +91,11 @@ def test_the_service_imports_what_the_extra_serve_brings():
 
 
 def test_the_light_part_starts_with_what_is_always_installed():
-    """The modules that no extra brings: none of them is imported at the head of a file that the light commands load.
+    """The modules that no extra brings: none of them is imported at the head of a file that the light
+    commands load.
 
-    The kubelet is asked by a process of its own, which says so where its extra is missing. Other machines are asked by
-    `serve --hub` and `watch --hosts`, whose extras bring what that needs.
+    The kubelet is asked by a process of its own, which says so where its extra is missing. Other machines are
+    asked by `serve --hub` and `watch --hosts`, whose extras bring what that needs.
     """
     found = {}
     for path in sorted((ROOT / "gpudiag").rglob("*.py")):

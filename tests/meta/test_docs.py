@@ -33,7 +33,9 @@ def test_readme_is_short_and_leads_to_every_page() -> None:
 
 
 def test_readme_has_what_programs_print_and_what_was_measured() -> None:
-    """The bare command on a sick machine, the table of confirmed GPUs, and the costs, each as it is in its own place."""
+    """The bare command on a sick machine, the table of confirmed GPUs, and the costs, each as it is in its
+    own place.
+    """
     text = (ROOT / "README.md").read_text()
     for name, make in PARTS.items():
         assert without_times(part_of(text, name)) == without_times(make(ROOT)), "run: make pages PAGES=readme"

@@ -1,4 +1,6 @@
-"""The documentation as a site: it builds without a warning, every link of it leads somewhere, and older versions stay."""
+"""The documentation as a site: it builds without a warning, every link of it leads somewhere, and older
+versions stay.
+"""
 
 import json
 import os
@@ -46,7 +48,9 @@ def git(*words: str, repository: Path) -> str:
 
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sites of an earlier version and of this one, as `make docs-version` puts them on a branch of a repository."""
+    """The sites of an earlier version and of this one, as `make docs-version` puts them on a branch of a
+    repository.
+    """
     if not (BIN / "mike").exists():
         pytest.skip("sites of several versions need mike: pip install '.[docs]'")
     repository, out = (tmp_path_factory.mktemp(name) for name in ("repository", "site"))
@@ -83,7 +87,9 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_site_builds_without_a_warning_and_keeps_older_versions(versions: Path) -> None:
-    """A dead link, a dead anchor, a page that the navigation lacks: each is a warning, and mkdocs.yml is strict."""
+    """A dead link, a dead anchor, a page that the navigation lacks: each is a warning, and mkdocs.yml is
+    strict.
+    """
     listed = json.loads((versions / "versions.json").read_text())
     assert [(one["version"], one["aliases"]) for one in listed] == [(__version__, ["latest"]), (EARLIER, [])]
     assert "earlier" in (versions / EARLIER / "index.html").read_text()
@@ -126,7 +132,8 @@ def leads_somewhere(path: Path, link: str, pages: dict[Path, Page]) -> bool:
 @pytest.mark.parametrize(
     ("link", "leads"),
     [
-        ("../run/", True), ("../run/#how", True), ("../run/#nowhere", False), ("../nowhere/", False), ("#here", True),
+        ("../run/", True), ("../run/#how", True), ("../run/#nowhere", False), ("../nowhere/", False),
+        ("#here", True),
         ("#nowhere", False), ("../images/no.svg", False), ("https://example.com/", True), ("../..", False),
     ],
 )  # fmt: skip

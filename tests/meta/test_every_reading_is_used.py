@@ -1,8 +1,9 @@
-"""What is gathered is used: each reading and parsed field is judged by a check, shown to people, or listed here with the reason.
+"""What is gathered is used: each reading and parsed field is judged by a check, shown to people, or listed
+here with the reason.
 
-A field that nobody looks at is a fault that nobody finds: the license of a virtual GPU was read for a year and judged by
-nothing. The walk takes every field of the nouns that the probes fill, and looks for its name in the code of the checks,
-then in that of all outputs.
+A field that nobody looks at is a fault that nobody finds: the license of a virtual GPU was read for a year
+and judged by nothing. The walk takes every field of the nouns that the probes fill, and looks for its name in
+the code of the checks, then in that of all outputs.
 """
 
 import ast
@@ -17,7 +18,8 @@ from gpudiag.model.device import Device, DeviceId
 PACKAGE = Path(__file__).parents[2] / "gpudiag"
 _JUDGING = ("checks", "lint", "explain")
 _SHOWING = (
-    "render", "cli", "service", "runs", "store", "sampler", "reference/reading_names.py", "probe/sources.py", "probe/torch",
+    "render", "cli", "service", "runs", "store", "sampler", "reference/reading_names.py", "probe/sources.py",
+    "probe/torch",
 )  # fmt: skip
 _GATHERED: tuple[ModuleType, ...] = (device, host, host_state, kernel_log)
 
@@ -29,14 +31,16 @@ NOT_JUDGED: dict[str, str] = {
     "cuda_ordinal": "how CUDA numbers the GPUs is a setting; source.agreement judges the order",
     "temperature_gpu_max_celsius": "the highest temperature for full speed; the slowdown limit is judged",
     "temperature_shutdown_celsius": "a GPU that hot is off; the slowdown limit below it is judged",
-    **dict.fromkeys(("graphics_clock_max_mhz", "power_limit_max_watts", "power_limit_min_watts"), _OF_PRODUCT),
+    **dict.fromkeys(("graphics_clock_max_mhz", "power_limit_max_watts", "power_limit_min_watts"),
+        _OF_PRODUCT),
     **dict.fromkeys(
         ("memory_clock_application_mhz", "memory_clock_application_default_mhz"),
         "few GPUs allow another memory clock; the graphics clock that goes with it is judged",
     ),
     **dict.fromkeys(
         (
-            "dram_activity_percent", "fp16_activity_percent", "fp32_activity_percent", "fp64_activity_percent",
+            "dram_activity_percent", "fp16_activity_percent", "fp32_activity_percent",
+            "fp64_activity_percent",
             "graphics_activity_percent", "sm_occupancy_percent",
         ),
         _LOAD,
@@ -44,7 +48,8 @@ NOT_JUDGED: dict[str, str] = {
     **dict.fromkeys(
         (
             "nvlink_received_bytes", "nvlink_received_bytes_per_second", "nvlink_throughput_bytes_per_second",
-            "nvlink_transmitted_bytes", "nvlink_transmitted_bytes_per_second", "pcie_received_bytes_per_second",
+            "nvlink_transmitted_bytes", "nvlink_transmitted_bytes_per_second",
+            "pcie_received_bytes_per_second",
             "pcie_transmitted_bytes_per_second",
         ),
         _TRAFFIC,
@@ -63,11 +68,13 @@ NOT_USED: dict[str, str] = {
     "NetworkInterface.mtu": "hosts are compared by what they exchange; one host's size alone is no fault",
     "NetworkInterface.speed_mbit_per_second": "virtual interfaces give any number; the InfiniBand port's rate is judged",
     **dict.fromkeys(
-        ("PciDevice.link_generation", "PciDevice.link_generation_max", "PciDevice.link_width", "PciDevice.link_width_max"),
+        ("PciDevice.link_generation", "PciDevice.link_generation_max", "PciDevice.link_width",
+            "PciDevice.link_width_max"),
         _OF_LINK,
     ),
     **dict.fromkeys(
-        ("PcieErrorCounts.bad_dllp", "PcieErrorCounts.bad_tlp", "PcieErrorCounts.naks_received", "PcieErrorCounts.naks_sent"),
+        ("PcieErrorCounts.bad_dllp", "PcieErrorCounts.bad_tlp", "PcieErrorCounts.naks_received",
+            "PcieErrorCounts.naks_sent"),
         _OF_ERRORS,
     ),
     "TorchFacts.gloo_available": "a rank that needs it says so when it starts",

@@ -1,4 +1,6 @@
-"""A flag means the same wherever it stands, `-` is standard output, and a flag that would do nothing is refused."""
+"""A flag means the same wherever it stands, `-` is standard output, and a flag that would do nothing is
+refused.
+"""
 
 import json
 from collections.abc import Callable
@@ -92,8 +94,10 @@ def test_the_history_is_named_where_one_is_kept_or_read() -> None:
 @walk(sorted(TREE))
 def test_a_file_is_completed_as_one(command: str) -> None:
     names = [
-        name for name, one in flags(command).items() if one.metavar == "FILE" and not isinstance(one.type, click.Path)
-    ]  # fmt: skip
+        name
+        for name, one in flags(command).items()
+        if one.metavar == "FILE" and not isinstance(one.type, click.Path)
+    ]
     assert names == []
 
 
@@ -200,7 +204,9 @@ def test_values_are_completed(case: tuple[list[str], str, str]) -> None:
 
 
 def test_a_file_that_is_written_need_not_be_readable_and_no_file_is_refused_in_two_ways() -> None:
-    """click looks whether a file that is there can be read, unless told otherwise: the commands report it themselves."""
+    """click looks whether a file that is there can be read, unless told otherwise: the commands report it
+    themselves.
+    """
     paths = [
         (name, parameter.name)
         for name, parameters in TREE.items()

@@ -30,7 +30,9 @@ BANNED_NAMES = {"utils", "util", "helpers", "helper", "misc", "common", "stuff",
 BANNED_VERBS = re.compile(r"^\s*(?:async )?def _?(?:get|do|handle)_", re.MULTILINE)
 # Paths of one particular machine, and hosts of package registries: neither belongs into a product.
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:work|root|home/(?!(?:ann|bob)\b)[a-z]+)/")
-REGISTRY_HOST = re.compile(r"pypi\.org|pythonhosted|download\.pytorch\.org|registry\.npmjs|crates\.io", re.IGNORECASE)  # fmt: skip
+REGISTRY_HOST = re.compile(
+    r"pypi\.org|pythonhosted|download\.pytorch\.org|registry\.npmjs|crates\.io", re.IGNORECASE
+)
 # click and uvicorn call methods of these names.
 FOREIGN_NAMES = {"get_command", "handle_exit", "do_POST", "_handle_exception"}
 MAX_LINES = {"product": 600, "tests": 600}
@@ -61,7 +63,7 @@ def test_no_file_is_too_long_to_read_in_one_go() -> None:
 
 
 def test_only_the_file_of_a_test_marks_it_as_one_of_ranks() -> None:
-    """`pytest -m ranks` looks for the mark in the files of tests before it imports them (tests/conftest.py)."""
+    """`pytest -m ranks` looks for the mark in test files before it imports them (tests/conftest.py)."""
     shared = [path for path in MODULES if "tests" in path.parts and not path.name.startswith("test_")]
     assert names([path for path in shared if "mark.ranks" in path.read_text()]) == ["tests/conftest.py"]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.cli.simulated import TIME_LIMIT_SECONDS, simulated_machine
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"torch", "numpy", "fastapi", "pydantic", "sqlalchemy", "GPUtil", "asyncio", "concurrent.futures", "multiprocessing"}  # fmt: skip
+HEAVY = {"torch", "numpy", "fastapi", "pydantic", "sqlalchemy", "GPUtil", "asyncio", "concurrent.futures",
+    "multiprocessing"}  # fmt: skip
 PRINT_MODULES = """
 import json, sys
 from gpudiag.cli.main import main
@@ -79,7 +80,9 @@ def test_help_loads_no_command() -> None:
 
 
 def test_torch_is_loaded_by_ranks_alone() -> None:
-    """A process of the command line, of a launcher's rank or of the service that loads torch takes two seconds to start."""
+    """A process of the command line, of a launcher's rank or of the service that loads torch takes two
+    seconds to start.
+    """
     import subprocess
 
     packages = (

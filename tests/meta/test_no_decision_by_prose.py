@@ -1,4 +1,6 @@
-"""Nothing decides by a sentence of its own: no text of a finding, a reason or an error is searched or compared."""
+"""Nothing decides by a sentence of its own: no text of a finding, a reason or an error is searched or
+compared.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +9,9 @@ from pathlib import Path
 _ROOT = Path(__file__).parents[2]
 # Words that people read. Two of the same kind may be compared, so that one is printed once.
 _TEXTS = frozenset({"message", "detail", "remedy"})
-_METHODS = frozenset({"startswith", "endswith", "find", "index", "partition", "rpartition", "removeprefix", "removesuffix"})  # fmt: skip
+_METHODS = frozenset(
+    {"startswith", "endswith", "find", "index", "partition", "rpartition", "removeprefix", "removesuffix"}
+)
 _PATTERNS = frozenset({"search", "match", "fullmatch", "findall", "finditer"})
 # Houses of their own: a script's lines, and NCCL's, whose `message` is what NCCL printed.
 _ELSEWHERE = ("gpudiag/lint/", "gpudiag/simulate/", "gpudiag/explain/nccl/")
@@ -78,9 +82,13 @@ def test_no_text_of_ours_decides() -> None:
 
 def test_the_rule_sees_what_it_forbids() -> None:
     wrong = (
-        "finding.message.startswith('rank 3')", "'lost' in one.missing.detail", "result.reason.startswith(UNREAD)",
-        "re.search('power', finding.remedy)", "missing.detail == 'gone'", "reason.startswith(NVML_REASONS)",
-    )  # fmt: skip
+        "finding.message.startswith('rank 3')",
+        "'lost' in one.missing.detail",
+        "result.reason.startswith(UNREAD)",
+        "re.search('power', finding.remedy)",
+        "missing.detail == 'gone'",
+        "reason.startswith(NVML_REASONS)",
+    )
     right = (
         "one.remedy != other.remedy",
         "missing.reason is MissingReason.ERROR",

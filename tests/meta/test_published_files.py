@@ -1,4 +1,6 @@
-"""What a publisher's readers find beside the code: the citation, the way to report a weakness, the forms for issues."""
+"""What a publisher's readers find beside the code: the citation, the way to report a weakness, the forms for
+issues.
+"""
 
 import re
 import subprocess
@@ -11,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_version_has_one_home():
-    """gpudiag/__init__.py; the chart's is written from it (tests/api/test_chart.py), and the citation has none."""
+    """gpudiag/__init__.py; the chart's is written from it (tests/api/test_chart.py), and the citation has
+    none.
+    """
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["license"] == "Apache-2.0"
     assert "version" not in cited

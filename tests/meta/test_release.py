@@ -140,9 +140,11 @@ def test_the_packages_need_a_python_from_3_10_on(tmp_path):
 
 def test_the_sbom_is_about_gpudiag_and_names_no_path_of_the_builder():
     own = {
-        "name": "gpudiag", "type": "library", "bom-ref": "gpudiag==1",
+        "name": "gpudiag",
+        "type": "library",
+        "bom-ref": "gpudiag==1",
         "externalReferences": [{"type": "distribution", "url": "file:///x/gpudiag.whl"}],
-    }  # fmt: skip
+    }
     listed = about_gpudiag({"metadata": {"tools": []}, "components": [own, {"name": "click"}]})
     assert listed["metadata"]["component"] == {
         "name": "gpudiag",

@@ -1,4 +1,6 @@
-"""The walk of a collective's result, as docs/architecture.md lists it: its places and types are those of the code."""
+"""The walk of a collective's result, as docs/architecture.md lists it: its places and types are those of the
+code.
+"""
 
 import importlib
 import inspect

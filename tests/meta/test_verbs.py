@@ -1,4 +1,5 @@
-"""No docstring, comment, name, key or schema has a verb that programs do not do (banned_words.toml, `[[verb]]`).
+"""No docstring, comment, name, key or schema has a verb that programs do not do (banned_words.toml,
+`[[verb]]`).
 
 test_words.py reads what users read; here is what developers and other programs read too.
 """

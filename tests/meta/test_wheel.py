@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 # here.
 FILES = (
     "pyproject.toml", "README.md", "LICENSE", "hatch_build.py", "Dockerfile", ".dockerignore", "Makefile",
-    "constraints.txt", "constraints-lowest.txt", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md",
+    "constraints.txt", "constraints-lowest.txt", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md",
+    "SECURITY.md",
 )  # fmt: skip
 FOLDERS = ("gpudiag", "api", "deploy", "docs", "tools")
 

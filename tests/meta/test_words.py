@@ -17,9 +17,11 @@ ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).parent / "banned_words.toml"
 # What other programs print, which is simulated or recognised, and not ours to write.
 FOREIGN = (
-    "gpudiag/simulate/nvidia_smi/", "gpudiag/simulate/host/", "gpudiag/simulate/faults/gpu.py",
+    "gpudiag/simulate/nvidia_smi/",
+    "gpudiag/simulate/host/",
+    "gpudiag/simulate/faults/gpu.py",
     "gpudiag/lint/rules/examples/",
-)  # fmt: skip
+)
 # Keys of tables whose values are other programs' words, addresses or code.
 FOREIGN_KEYS = {"pattern", "patterns", "unless", "regex", "source", "url", "text", "match", "example"}
 # Decisions are dated notes, which stay as they were written.

@@ -126,7 +126,9 @@ def filter_sent_packets(machine: Machine, *rules: str) -> None:
 
 
 def add_interface(machine: Machine, name: str, *addresses: str, joined: bool = False) -> None:
-    """A further interface of that machine with these addresses, which leads nowhere, or to the others if `joined`."""
+    """A further interface of that machine with these addresses, which leads nowhere, or to the others if
+    `joined`.
+    """
     if joined:
         switch = f"{machine.namespace[:-2]}sw"
         port = f"{name}m{machine.name[-1]}"

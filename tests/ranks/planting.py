@@ -1,4 +1,6 @@
-"""Faults planted in torch from outside: a sitecustomize that runs some code in every rank as soon as torch is there."""
+"""Faults planted in torch from outside: a sitecustomize that runs some code in every rank as soon as torch is
+there.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,9 @@ if "boot.py" in " ".join(sys.orig_argv):  # ranks only, and what they are forked
 
 
 def train_with(plant: str, folder: Path, *flags: str, after: str = "torch") -> Any:
-    """The report of `gpudiag train` on two gloo ranks in which `plant` ran once the module `after` was imported."""
+    """The report of `gpudiag train` on two gloo ranks in which `plant` ran once the module `after` was
+    imported.
+    """
     (folder / "sitecustomize.py").write_text(_PLANTER.format(code=plant, after=after))
     command = (
         "env",

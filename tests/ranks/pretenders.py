@@ -1,4 +1,5 @@
-"""`gpudiag train` whose ranks each see a framework that works alone: python -m tests.ranks.pretenders ENTRY FLAGS.
+"""`gpudiag train` whose ranks each see a framework that works alone: python -m tests.ranks.pretenders ENTRY
+FLAGS.
 
 What people get who forget the launcher, or let MirroredStrategy choose its devices on a machine without GPUs.
 """

@@ -1,6 +1,8 @@
-"""Every fault at every stage on gloo ranks, and a slice of that by launchers: the right rank, stage and kind, nothing left.
+"""Every fault at every stage on gloo ranks, and a slice of that by launchers: the right rank, stage and kind,
+nothing left.
 
-`python -m benchmarks.fault_matrix` tries every fault at every stage by every launcher, twenty times (docs/detection.md).
+`python -m benchmarks.fault_matrix` tries every fault at every stage by every launcher, twenty times
+(docs/detection.md).
 """
 
 import json

@@ -1,4 +1,6 @@
-"""One import of torch for several sets of ranks: nothing of one set is in the next, and nothing outlives the command."""
+"""One import of torch for several sets of ranks: nothing of one set is in the next, and nothing outlives the
+command.
+"""
 
 import json
 import os

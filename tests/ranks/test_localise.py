@@ -1,4 +1,6 @@
-"""`nccl-test --localise`: eight ranks of one machine act as nodes, of which two, or what a pair exchanges, are slow."""
+"""`nccl-test --localise`: eight ranks of one machine act as nodes, of which two, or what a pair exchanges,
+are slow.
+"""
 
 import os
 import signal

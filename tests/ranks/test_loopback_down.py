@@ -1,4 +1,6 @@
-"""A machine whose loopback interface is down: the host's fault, told before a rank is started, and what to do."""
+"""A machine whose loopback interface is down: the host's fault, told before a rank is started, and what to
+do.
+"""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Four machines that do not meet: which cause, on which host, told within seconds and again in the verdict."""
+"""Four machines that do not meet: which cause, on which host, named within seconds, and in the verdict."""
 
 import json
 import os

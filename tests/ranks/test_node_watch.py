@@ -1,4 +1,6 @@
-"""The watch over all jobs of a machine, on a real torchrun job that hangs and that nobody started with gpudiag."""
+"""The watch over all jobs of a machine, on a real torchrun job that hangs and that nobody started with
+gpudiag.
+"""
 
 import os
 import subprocess

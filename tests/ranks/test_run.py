@@ -1,4 +1,6 @@
-"""`gpudiag run` on real torchrun jobs of gloo ranks: the same output and status, and a verdict that names the rank."""
+"""`gpudiag run` on real torchrun jobs of gloo ranks: the same output and status, and a verdict that names the
+rank.
+"""
 
 import json
 import os

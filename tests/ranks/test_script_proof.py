@@ -1,4 +1,6 @@
-"""`gpudiag train --script` proves what a script trains: the usual mistakes are named, and what was seen is said."""
+"""`gpudiag train --script` proves what a script trains: the usual mistakes are named, and what was seen is
+said.
+"""
 
 from pathlib import Path
 from typing import Any

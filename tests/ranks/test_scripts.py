@@ -1,4 +1,6 @@
-"""`gpudiag train --script`: healthy waits go on, and of ranks that hang or die the right one is named at its line."""
+"""`gpudiag train --script`: healthy waits go on, and of ranks that hang or die the right one is named at its
+line.
+"""
 
 import os
 from pathlib import Path

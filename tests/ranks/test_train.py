@@ -1,4 +1,6 @@
-"""`gpudiag train` whole, on real gloo ranks: the maths proved, every fault found and named, nothing left behind."""
+"""`gpudiag train` whole, on real gloo ranks: the maths proved, every fault found and named, nothing left
+behind.
+"""
 
 import json
 from importlib.util import find_spec

@@ -1,4 +1,6 @@
-"""`gpudiag train` finds what small, short and exact training would hide: faults planted in torch from outside."""
+"""`gpudiag train` finds what small, short and exact training would hide: faults planted in torch from
+outside.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -78,18 +80,22 @@ loader.load = load_without
     ("plant", "flags", "code", "words"),
     [
         pytest.param(
-            SECOND_BUCKET, ("--workload", "classification"), "train.tensor_not_averaged", "not averaged", id="second bucket",
+            SECOND_BUCKET, ("--workload", "classification"), "train.tensor_not_averaged", "not averaged",
+            id="second bucket",
         ),
         pytest.param(HALF_BATCHES, (), "train.samples_left_out", "of 32 samples", id="half of each batch"),
         pytest.param(HALF_SAMPLER, (), "train.samples_left_out", "of 32 samples", id="half of the sampler"),
         pytest.param(
-            TRACKER, ("--dtype", "float16"), "train.checkpoint", "loss scale 2 steps later", id="growth tracker",
+            TRACKER, ("--dtype", "float16"), "train.checkpoint", "loss scale 2 steps later",
+            id="growth tracker",
         ),
         pytest.param(
-            WITHOUT.format(part="optimizer"), ("--strategy", "fsdp2"), "train.checkpoint", "momentum_buffer", id="no optimizer",
+            WITHOUT.format(part="optimizer"), ("--strategy", "fsdp2"), "train.checkpoint", "momentum_buffer",
+            id="no optimizer",
         ),
         pytest.param(
-            WITHOUT.format(part="model"), ("--strategy", "fsdp2"), "train.checkpoint", "model.", id="no model",
+            WITHOUT.format(part="model"), ("--strategy", "fsdp2"), "train.checkpoint", "model.",
+            id="no model",
         ),
     ],
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""Cases of what only level acceptance measures: all collectives, pairs of network cards, disks, the heat of a load."""
+"""Cases of what only level acceptance measures: all collectives, pairs of network cards, disks, the heat of a
+load.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -89,7 +91,8 @@ ACCEPTANCE_CASES = (
     Case("host.disk_data", "host.disk_data_differs", disk(wrong_bytes=4096), disk()),
     Case(
         "host.disk_data", "host.disk_io_error",
-        disk(write_bytes_per_second=GONE, read_bytes_per_second=GONE, failure="Input/output error", is_fault=True),
+        disk(write_bytes_per_second=GONE, read_bytes_per_second=GONE, failure="Input/output error",
+            is_fault=True),
         disk(write_bytes_per_second=FULL, read_bytes_per_second=FULL, failure="No space left on device"),
     ),
     Case("compute.heat", "compute.heats_up", heat(0.6), heat(0.1)),

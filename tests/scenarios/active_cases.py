@@ -160,7 +160,8 @@ ACTIVE_CASES = (
         "bandwidth.peer", "bandwidth.peer_slow", gpus(pair(0.89 * PEER_SPEED)), gpus(pair(0.91 * PEER_SPEED)),
     ),
     Case(
-        "compute.matmul", "compute.slow", gpus(products(0.89 * MATMUL_SPEED)), gpus(products(0.91 * MATMUL_SPEED)),
+        "compute.matmul", "compute.slow", gpus(products(0.89 * MATMUL_SPEED)),
+        gpus(products(0.91 * MATMUL_SPEED)),
     ),
     Case("compute.sustained", "compute.slows_down", gpus(load(0.07)), gpus(load(0.04))),
     # Slower than it was, and as fast as the others.

@@ -91,8 +91,10 @@ def banks(**counts: int) -> RowRemapHistogram:
 def holding(held_bytes: int, *processes: GpuProcess) -> dict[str, object]:
     """The readings of an H100 on which processes hold that much."""
     return {
-        "memory_used_bytes": held_bytes, "memory_free_bytes": 81080 * MIB - held_bytes, "processes": processes,
-    }  # fmt: skip
+        "memory_used_bytes": held_bytes,
+        "memory_free_bytes": 81080 * MIB - held_bytes,
+        "processes": processes,
+    }
 
 
 NO_VALUE = Missing(MissingReason.ERROR, "Unknown Error (NVML 999)")
@@ -111,12 +113,15 @@ DISCOVERY = (
     Case(
         "source.nvml_calls", "nvml.call_failed",
         now(top(failed_calls=(FailedCall("nvmlDeviceGetSerial", 3, "Unknown Error (NVML 999)"),))),
-        now(gpu(3, responding=LOST), top(failed_calls=(FailedCall("nvmlDeviceGetSerial", 3, "Unknown Error (NVML 999)"),))),
+        now(gpu(3, responding=LOST), top(failed_calls=(FailedCall("nvmlDeviceGetSerial", 3,
+            "Unknown Error (NVML 999)"),))),
     ),
     Case(
         "source.nvml_calls", "nvml.value_not_read",
-        now(gpu(3, fan_speed_percent=NO_VALUE), top(failed_calls=(FailedCall("nvmlDeviceGetFanSpeed", 3, "Unknown Error (NVML 999)"),))),
-        now(gpu(3, responding=LOST), top(failed_calls=(FailedCall("nvmlDeviceGetFanSpeed", 3, "Unknown Error (NVML 999)"),))),
+        now(gpu(3, fan_speed_percent=NO_VALUE), top(failed_calls=(FailedCall("nvmlDeviceGetFanSpeed", 3,
+            "Unknown Error (NVML 999)"),))),
+        now(gpu(3, responding=LOST), top(failed_calls=(FailedCall("nvmlDeviceGetFanSpeed", 3,
+            "Unknown Error (NVML 999)"),))),
     ),
     Case(
         "vgpu.license", "vgpu.unlicensed",
@@ -141,18 +146,21 @@ DISCOVERY = (
     ),
     Case(
         "driver.values", "driver.unknown_value",
-        now(part(3, "fabric", health="unknown_4")), now(gpu(3, architecture="unknown_15", brand="unknown_20")),
+        now(part(3, "fabric", health="unknown_4")), now(gpu(3, architecture="unknown_15",
+            brand="unknown_20")),
     ),
     Case("gpu.hung", "gpu.hung", now(gpu(3, responding=LATE)), now(gpu(3, responding=LOST))),
     Case("gpu.hung", "gpu.attaching", now(gpu(3, responding=ATTACHING)), now(gpu(3, responding=LATE))),
     Case("gpu.hung", "gpu.not_read", now(gpu(3, responding=BROKEN)), now(gpu(3, responding=LATE))),
     Case(
         "gpu.count", "gpu.count",
-        now(without_gpu(3), expected={"expected_gpus": 8}), now(without_gpu(3), expected={"expected_gpus": 7}),
+        now(without_gpu(3), expected={"expected_gpus": 8}),
+        now(without_gpu(3), expected={"expected_gpus": 7}),
     ),
     Case("gpu.count", "gpu.missing", now(unlisted(3)), now(without_gpu(3))),
     Case(
-        "source.agreement", "source.disagreement", now(differing(explained=False)), now(differing(explained=True)),
+        "source.agreement", "source.disagreement", now(differing(explained=False)),
+        now(differing(explained=True)),
     ),
     Case(
         "driver.nouveau", "driver.nouveau_loaded",
@@ -163,7 +171,8 @@ DISCOVERY = (
         "driver.version", "driver.unexpected_version",
         now(expected={"expected_driver": "570"}), now(expected={"expected_driver": "580"}),
     ),
-    Case("gpu.model", "gpu.model_differs", now(gpu(3, name="NVIDIA H100 PCIe")), now(gpu(3, name="NVIDIA T400 4GB", brand="quadro"))),
+    Case("gpu.model", "gpu.model_differs", now(gpu(3, name="NVIDIA H100 PCIe")),
+        now(gpu(3, name="NVIDIA T400 4GB", brand="quadro"))),
     Case(
         "driver.firmware", "driver.vbios_differs",
         now(gpu(3, vbios_version="96.00.74.00.01")), now(gpus(vbios_version="96.00.74.00.01")),
@@ -186,7 +195,8 @@ DISCOVERY = (
         now(gpus(persistence_mode="disabled"), source(SourceState.OK, seconds=2.5)),
         now(gpus(persistence_mode="disabled"), source(SourceState.OK, seconds=0.1)),
     ),
-    Case("machine.gpus", "gpu.gone", now(without_gpu(5), recorded=()), now(without_gpu(5), recorded=(without_gpu(5),))),
+    Case("machine.gpus", "gpu.gone", now(without_gpu(5), recorded=()),
+        now(without_gpu(5), recorded=(without_gpu(5),))),
     Case(
         "machine.expected", "machine.gpus_differ",
         now(without_gpu(5), named=(top(host="a9"),)),
@@ -198,7 +208,8 @@ DISCOVERY = (
     ),
     Case(
         "machine.settings", "machine.changed",
-        now(top(driver_version="580.126.09"), recorded=()), now(top(driver_version="580.126.09"), recorded=(top(driver_version="580.126.09"),)),
+        now(top(driver_version="580.126.09"), recorded=()), now(top(driver_version="580.126.09"),
+            recorded=(top(driver_version="580.126.09"),)),
     ),
 )  # fmt: skip
 
@@ -217,7 +228,8 @@ MEMORY = (
     ),
     Case(
         "ecc.uncorrected", "ecc.uncorrected_volatile",
-        now(gpu(3, ecc_uncorrected_volatile=1, ecc_uncorrected_aggregate=1)), now(gpu(3, ecc_corrected_volatile=900)),
+        now(gpu(3, ecc_uncorrected_volatile=1, ecc_uncorrected_aggregate=1)),
+        now(gpu(3, ecc_corrected_volatile=900)),
     ),
     Case(
         "ecc.uncorrected", "ecc.uncorrected_aggregate",
@@ -236,7 +248,8 @@ MEMORY = (
         "ecc.sram", "ecc.sram_threshold_exceeded",
         now(gpu(3, ecc_sram_threshold_exceeded=True)), now(gpu(3, ecc_sram_threshold_exceeded=False)),
     ),
-    Case("ecc.sram", "ecc.sram_uncorrected", now(gpu(3, ecc_locations=sram(5))), now(gpu(3, ecc_locations=sram(4)))),
+    Case("ecc.sram", "ecc.sram_uncorrected", now(gpu(3, ecc_locations=sram(5))),
+        now(gpu(3, ecc_locations=sram(4)))),
     Case("ecc.mode", "ecc.disabled", now(gpu(3, ecc_mode="disabled", ecc_mode_pending="disabled")), now()),
     Case(
         "ecc.mode", "ecc.mode_pending",
@@ -247,17 +260,22 @@ MEMORY = (
         now(gpu(3, ecc_corrected_volatile=500), before=(), seconds=3600),
         now(gpus(ecc_corrected_volatile=500), before=(), seconds=3600),
     ),
-    Case("memory.row_remap", "memory.row_remap_failed", now(gpu(3, row_remap_failed=True)), now(gpu(3, row_remap_correctable=1))),
-    Case("memory.row_remap", "memory.row_remap_pending", now(gpu(3, row_remap_pending=True)), now(gpu(3, row_remap_uncorrectable=2))),
+    Case("memory.row_remap", "memory.row_remap_failed", now(gpu(3, row_remap_failed=True)),
+        now(gpu(3, row_remap_correctable=1))),
+    Case("memory.row_remap", "memory.row_remap_pending", now(gpu(3, row_remap_pending=True)),
+        now(gpu(3, row_remap_uncorrectable=2))),
     Case(
         "memory.row_remap", "memory.row_remap_spares_gone",
-        now(gpu(3, row_remap_histogram=banks(none_banks=1))), now(gpu(3, row_remap_histogram=banks(partial_banks=2))),
+        now(gpu(3, row_remap_histogram=banks(none_banks=1))),
+        now(gpu(3, row_remap_histogram=banks(partial_banks=2))),
     ),
     Case(
         "memory.row_remap", "memory.row_remap_spares_low",
-        now(gpu(3, row_remap_histogram=banks(low_banks=1))), now(gpu(3, row_remap_histogram=banks(high_banks=2))),
+        now(gpu(3, row_remap_histogram=banks(low_banks=1))),
+        now(gpu(3, row_remap_histogram=banks(high_banks=2))),
     ),
-    Case("memory.row_remap", "memory.row_remap_count", now(gpu(3, row_remap_uncorrectable=512)), now(gpu(3, row_remap_uncorrectable=511))),
+    Case("memory.row_remap", "memory.row_remap_count", now(gpu(3, row_remap_uncorrectable=512)),
+        now(gpu(3, row_remap_uncorrectable=511))),
     Case(
         "memory.page_retirement", "memory.page_retirement_full",
         now(gpu(0, retired_pages_corrected=40, retired_pages_uncorrected=23)),
@@ -266,14 +284,17 @@ MEMORY = (
     Case(
         "memory.page_retirement", "memory.page_retirement_rising",
         now(gpu(0, retired_pages_uncorrected=17), before=(gpu(0, retired_pages_uncorrected=16),)),
-        now(gpu(0, retired_pages_uncorrected=15), before=(gpu(0, retired_pages_uncorrected=14),)), base="t4x1",
+        now(gpu(0, retired_pages_uncorrected=15), before=(gpu(0, retired_pages_uncorrected=14),)),
+        base="t4x1",
     ),
     Case(
         "memory.page_retirement", "memory.page_retirement_pending",
         now(gpu(0, page_retirement_pending=True)), now(gpu(0, retired_pages_corrected=3)), base="t4x1",
     ),
-    Case("memory.repair", "memory.unrepairable", now(gpu(3, memory_unrepairable=True)), now(gpu(3, memory_unrepairable=False))),
-    Case("memory.repair", "memory.repair_pending", now(gpu(3, tpc_repair_pending=True)), now(gpu(3, tpc_repair_pending=False))),
+    Case("memory.repair", "memory.unrepairable", now(gpu(3, memory_unrepairable=True)),
+        now(gpu(3, memory_unrepairable=False))),
+    Case("memory.repair", "memory.repair_pending", now(gpu(3, tpc_repair_pending=True)),
+        now(gpu(3, tpc_repair_pending=False))),
 )  # fmt: skip
 
 PACE = (
@@ -295,7 +316,8 @@ PACE = (
     ),
     Case(
         "temperature.memory", "temperature.memory_too_hot",
-        now(gpu(3, memory_temperature_celsius=106)), now(gpu(3, memory_temperature_celsius=105)), base="b200x8",
+        now(gpu(3, memory_temperature_celsius=106)), now(gpu(3, memory_temperature_celsius=105)),
+        base="b200x8",
     ),
     Case(
         "temperature.peers", "temperature.hotter_than_peers",
@@ -318,12 +340,14 @@ PACE = (
     ),
     Case(
         "clocks.software_thermal_slowdown", "clocks.software_thermal_slowdown",
-        now(gpu(3, clocks_event_reasons=("sw_thermal_slowdown",))), now(gpu(3, clocks_event_reasons=("sw_power_cap",))),
+        now(gpu(3, clocks_event_reasons=("sw_thermal_slowdown",))),
+        now(gpu(3, clocks_event_reasons=("sw_power_cap",))),
     ),
     Case(
         "clocks.throttle_time", "clocks.throttled",
         now(gpu(3, throttle_seconds=throttled(thermal=7.0)), before=(gpu(3, throttle_seconds=throttled()),)),
-        now(gpu(3, throttle_seconds=throttled(thermal=5.0, power=70.0)), before=(gpu(3, throttle_seconds=throttled()),)),
+        now(gpu(3, throttle_seconds=throttled(thermal=5.0, power=70.0)),
+            before=(gpu(3, throttle_seconds=throttled()),)),
     ),
     Case(
         "clocks.power_capped", "clocks.power_capped",
@@ -344,18 +368,22 @@ PACE = (
         now(gpu(3, graphics_clock_application_mhz=1755, graphics_clock_application_default_mhz=1755)),
         now(gpus(graphics_clock_application_mhz=1755, graphics_clock_application_default_mhz=1755)),
     ),
-    Case("power.limit", "power.limit_lowered", now(gpu(3, power_limit_enforced_watts=500.0)), now(gpu(3, power_limit_enforced_watts=690.0))),
+    Case("power.limit", "power.limit_lowered", now(gpu(3, power_limit_enforced_watts=500.0)),
+        now(gpu(3, power_limit_enforced_watts=690.0))),
     Case(
         "power.limit", "power.limit_differs",
         now(gpu(3, power_limit_enforced_watts=500.0, power_limit_default_watts=500.0)),
         now(gpus(power_limit_enforced_watts=500.0, power_limit_default_watts=500.0)),
     ),
-    Case("power.idle_draw", "power.idle_draw", now(gpu(3, power_draw_watts=260.0)), now(gpu(3, power_draw_watts=190.0))),
+    Case("power.idle_draw", "power.idle_draw", now(gpu(3, power_draw_watts=260.0)),
+        now(gpu(3, power_draw_watts=190.0))),
 )  # fmt: skip
 
 USE = (
-    Case("mode.compute", "mode.compute_prohibited", now(gpu(3, compute_mode="prohibited")), now(gpu(3, compute_mode="default"))),
-    Case("mode.compute", "mode.compute_exclusive", now(gpu(3, compute_mode="exclusive_process")), now(gpu(3, compute_mode="default"))),
+    Case("mode.compute", "mode.compute_prohibited", now(gpu(3, compute_mode="prohibited")),
+        now(gpu(3, compute_mode="default"))),
+    Case("mode.compute", "mode.compute_exclusive", now(gpu(3, compute_mode="exclusive_process")),
+        now(gpu(3, compute_mode="default"))),
     Case("mode.mig", "mode.mig_pending", now(gpu(3, mig_mode_pending="enabled")), now()),
     Case(
         "mode.mig", "mode.mig_without_instances",
@@ -366,8 +394,10 @@ USE = (
         now(gpu(3, **STUCK), before=(gpu(3, **STUCK),), seconds=90),
         now(gpu(3, **{**STUCK, "power_draw_watts": 400.0}), before=(gpu(3, **STUCK),), seconds=90),
     ),
-    Case("process.dead", "process.dead", now(gpu(3, processes=(process(state="Z"),))), now(gpu(3, processes=(process(state="D"),)))),
-    Case("process.dead", "process.gone", now(gpu(3, processes=(process(visible=False),))), now(gpu(3, processes=(process(),)))),
+    Case("process.dead", "process.dead", now(gpu(3, processes=(process(state="Z"),))),
+        now(gpu(3, processes=(process(state="D"),)))),
+    Case("process.dead", "process.gone", now(gpu(3, processes=(process(visible=False),))),
+        now(gpu(3, processes=(process(),)))),
     Case(
         "process.foreign", "process.foreign",
         now(gpu(4, processes=(process(user="bob"),))), now(gpu(4, processes=(process(user="ann"),))),
@@ -375,7 +405,8 @@ USE = (
     ),
     Case(
         "memory.leftover", "memory.leftover",
-        now(gpu(3, memory_used_bytes=900 * MIB)), now(gpu(3, memory_used_bytes=900 * MIB, processes=(process(),))),
+        now(gpu(3, memory_used_bytes=900 * MIB)), now(gpu(3, memory_used_bytes=900 * MIB,
+            processes=(process(),))),
     ),
     Case(
         "memory.free", "memory.held",
@@ -384,7 +415,8 @@ USE = (
     ),
     Case(
         "memory.free", "memory.held",
-        now(gpus(**holding(GIB_HELD, process()))), now(gpu(3, **holding(GIB_HELD, process()))),  # others are free
+        now(gpus(**holding(GIB_HELD, process()))), now(gpu(3, **holding(GIB_HELD,
+            process()))),  # others are free
     ),
     Case(
         "memory.free", "memory.below_minimum",

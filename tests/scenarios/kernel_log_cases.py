@@ -117,11 +117,13 @@ TROUBLE = tuple(
         ),
         (
             "kernel.machine_check",
-            "{2}[Hardware Error]: event severity: recoverable", "{2}[Hardware Error]: event severity: corrected", 0.9,
+            "{2}[Hardware Error]: event severity: recoverable",
+            "{2}[Hardware Error]: event severity: corrected", 0.9,
         ),
         (
             "kernel.machine_check",
-            "EDAC MC0: 1 UE memory read error on CPU_SrcID#0", "EDAC MC0: 1 CE memory read error on CPU_SrcID#0", 0.9,
+            "EDAC MC0: 1 UE memory read error on CPU_SrcID#0",
+            "EDAC MC0: 1 CE memory read error on CPU_SrcID#0", 0.9,
         ),
         (
             "kernel.hard_lockup",
@@ -130,7 +132,8 @@ TROUBLE = tuple(
         ),
         (
             "kernel.rcu_stall",
-            "rcu: INFO: rcu_sched self-detected stall on CPU", "INFO: rcu_sched self-detected stall on CPU { 3}", 1.1,
+            "rcu: INFO: rcu_sched self-detected stall on CPU",
+            "INFO: rcu_sched self-detected stall on CPU { 3}", 1.1,
         ),
         (
             "kernel.pcie_error",

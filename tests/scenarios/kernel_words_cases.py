@@ -28,7 +28,8 @@ KERNEL_WORDS_CASES = tuple(
 
 BOARD_CASES = (
     # NVIDIA/gpu-operator issue 2511: 7 of the 8 GPUs of an HGX B200 are attached.
-    Case("gpu.board", "gpu.board_incomplete", now(without_gpu(5)), now(without_gpu(5), recorded=()), base="b200x8"),
+    Case("gpu.board", "gpu.board_incomplete", now(without_gpu(5)), now(without_gpu(5), recorded=()),
+        base="b200x8"),
     Case(
         "fabric.state", "fabric.no_domain",
         now(*(part(index, "fabric", cluster_uuid="00000000-0000-0000-0000-000000000000") for index in range(4))),

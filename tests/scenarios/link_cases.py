@@ -91,7 +91,8 @@ def unplugged(place: int) -> Change:
 ELSEWHERE = {"root": "pci0000:e0", "bridges": ("00000000:e0:01.0",)}
 
 PCIE = (
-    Case("pcie.width", "pcie.width_reduced", now(gpu(3, pcie_width=8)), now(gpu(3, pcie_width=8, pcie_width_slot_max=8))),
+    Case("pcie.width", "pcie.width_reduced", now(gpu(3, pcie_width=8)),
+        now(gpu(3, pcie_width=8, pcie_width_slot_max=8))),
     Case(
         "pcie.generation", "pcie.generation_reduced",
         now(BUSY, gpu(3, pcie_generation=3)), now(BUSY, gpu(3, pcie_generation=1, utilization_percent=0)),
@@ -134,20 +135,24 @@ PLACES = (
         "pcie.slot", "pcie.slot_slower",
         now(gpu(3, pcie_width=8, pcie_width_slot_max=8)), now(gpus(pcie_width=8, pcie_width_slot_max=8)),
     ),
-    Case("pcie.slot", "pcie.slot_slower", now(gpu(1, pcie_width_slot_max=4)), now(gpu(1, pcie_width_slot_max=32)), base="rtx4090x2"),
-    Case("nvlink.rate", "nvlink.rate_lower", now(gpu(3, nvlink_bytes_per_second=20e9)), now(gpus(nvlink_bytes_per_second=20e9))),
+    Case("pcie.slot", "pcie.slot_slower", now(gpu(1, pcie_width_slot_max=4)),
+        now(gpu(1, pcie_width_slot_max=32)), base="rtx4090x2"),
+    Case("nvlink.rate", "nvlink.rate_lower", now(gpu(3, nvlink_bytes_per_second=20e9)),
+        now(gpus(nvlink_bytes_per_second=20e9))),
     Case(
         "topology.placement", "topology.gpu_without_nic",
         now(placed(3, **ELSEWHERE)), now(*(placed(place, **ELSEWHERE) for place in (1, 3, 5))),
     ),
-    Case("topology.placement", "topology.nic_without_gpu", now(placed(3, **ELSEWHERE)), now(unplugged(3)), base="b200x8"),
+    Case("topology.placement", "topology.nic_without_gpu", now(placed(3, **ELSEWHERE)), now(unplugged(3)),
+        base="b200x8"),
     Case(
         "topology.placement", "topology.gpu_on_other_root",
         now(gpu(3, numa_node=1)), now(gpu(3, numa_node=1), gpu(4, numa_node=0)),
     ),
     Case(
         "topology.placement", "topology.gpu_on_other_root",
-        now(placed(4, "gpu", root="pci0000:93", bridges=("00000000:93:01.0", "00000000:94:00.0", "00000000:95:05.0"))),
+        now(placed(4, "gpu", root="pci0000:93", bridges=("00000000:93:01.0", "00000000:94:00.0",
+            "00000000:95:05.0"))),
         now(*(placed(place, "gpu", root=f"pci0000:{place}") for place in range(8))), base="b200x8",
     ),
     Case(
@@ -167,7 +172,8 @@ NVLINK = (
     ),
     Case(
         "nvlink.errors", "nvlink.crc_errors",
-        now(nvlink(3, 5, crc_flit_errors=6000), before=()), now(nvlink(3, 5, crc_flit_errors=5000), before=()),
+        now(nvlink(3, 5, crc_flit_errors=6000), before=()), now(nvlink(3, 5, crc_flit_errors=5000),
+            before=()),
     ),
     Case(
         "nvlink.errors", "nvlink.errors",
@@ -181,7 +187,8 @@ NVLINK = (
     ),
     Case(
         "nvlink.errors", "nvlink.bit_error_rate",
-        now(nvlink(3, 5, bit_error_rate=1e-10), before=()), now(nvlink(3, 5, bit_error_rate=1e-14), before=()),
+        now(nvlink(3, 5, bit_error_rate=1e-10), before=()), now(nvlink(3, 5, bit_error_rate=1e-14),
+            before=()),
         base="b200x8",
     ),
 )  # fmt: skip
@@ -192,7 +199,8 @@ FABRIC = (
         now(part(3, "fabric", state="in_progress")),
         now(*(part(index, "fabric", state="not_started") for index in range(8)), machine(pci_devices=())),
     ),
-    Case("fabric.state", "fabric.unhealthy", now(part(3, "fabric", health="unhealthy")), now(part(3, "fabric", health="healthy"))),
+    Case("fabric.state", "fabric.unhealthy", now(part(3, "fabric", health="unhealthy")),
+        now(part(3, "fabric", health="healthy"))),
     Case(
         "fabric.state", "fabric.limited",
         now(part(3, "fabric", health="limited_capacity")), now(part(3, "fabric", health="healthy")),
@@ -208,7 +216,8 @@ FABRIC = (
     ),
     Case(
         "fabric.manager", "fabric.manager_version_differs",
-        now(state(fabric_manager=FabricManager(True, "580.95.05"))), now(state(fabric_manager=FabricManager(True, NOT_SUPPORTED))),
+        now(state(fabric_manager=FabricManager(True, "580.95.05"))),
+        now(state(fabric_manager=FabricManager(True, NOT_SUPPORTED))),
     ),
 )  # fmt: skip
 
@@ -254,20 +263,25 @@ RDMA = (
     ),
     Case(
         "infiniband.errors", "infiniband.symbol_errors",
-        now(port(2, counters={"symbol_error": 121}), before=(port(2, counters={"symbol_error": 0}),), seconds=HOUR),
-        now(port(2, counters={"symbol_error": 120}), before=(port(2, counters={"symbol_error": 0}),), seconds=HOUR),
+        now(port(2, counters={"symbol_error": 121}), before=(port(2, counters={"symbol_error": 0}),),
+            seconds=HOUR),
+        now(port(2, counters={"symbol_error": 120}), before=(port(2, counters={"symbol_error": 0}),),
+            seconds=HOUR),
     ),
     Case(
         "infiniband.errors", "infiniband.link_recoveries",
-        now(port(2, counters={"link_error_recovery": 301}), before=(port(2, counters={"link_error_recovery": 0}),), seconds=HOUR),
-        now(port(2, counters={"link_error_recovery": 300}), before=(port(2, counters={"link_error_recovery": 0}),), seconds=HOUR),
+        now(port(2, counters={"link_error_recovery": 301}),
+            before=(port(2, counters={"link_error_recovery": 0}),), seconds=HOUR),
+        now(port(2, counters={"link_error_recovery": 300}),
+            before=(port(2, counters={"link_error_recovery": 0}),), seconds=HOUR),
     ),
     Case(
         "infiniband.peer_memory", "infiniband.no_peer_memory",
         now(machine(kernel_modules=("nvidia",), kernel_driver_flavor="proprietary")),
         now(machine(kernel_modules=("nvidia",), kernel_driver_flavor="open")),
     ),
-    Case("machine.ports", "infiniband.port_gone", now(without_port(2), recorded=()), now(without_port(2), recorded=(without_port(2),))),
+    Case("machine.ports", "infiniband.port_gone", now(without_port(2), recorded=()),
+        now(without_port(2), recorded=(without_port(2),))),
 )  # fmt: skip
 
 LINK_CASES = (*PCIE, *PLACES, *NVLINK, *FABRIC, *PEERS, *RDMA)

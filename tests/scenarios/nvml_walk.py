@@ -1,8 +1,9 @@
-"""Every NVML function that gpudiag calls, misbehaving in every way in which one can: what the checks make of it.
+"""Every NVML function that gpudiag calls, misbehaving in every way in which one can: what the checks make of
+it.
 
-A cell is a function, a way to fail and a GPU. What is asked is taken from the simulated library's own counts, so a
-new call is walked by itself. To be cheap, a walk starts no interpreter: the probe runs in a forked child on a
-simulated library, and on a machine of several GPUs each GPU has a cell of its own.
+A cell is a function, a way to fail and a GPU. What is asked is taken from the simulated library's own counts,
+so a new call is walked by itself. To be cheap, a walk starts no interpreter: the probe runs in a forked child
+on a simulated library, and on a machine of several GPUs each GPU has a cell of its own.
 """
 
 from __future__ import annotations
@@ -69,17 +70,20 @@ _LOOKED_OTHERWISE = {
         "temperature.gpu": "temperature_margin_celsius temperature_margin_slowdown_celsius temperature_celsius"
         " temperature_slowdown_celsius",  # by margin or by degrees
         "temperature.memory": "temperature_memory_max_celsius",  # its model's
-        "ecc.uncorrected": "ecc_uncorrected_volatile ecc_uncorrected_aggregate ecc_locations",  # one of the two; where
+        # One of the two; where.
+        "ecc.uncorrected": "ecc_uncorrected_volatile ecc_uncorrected_aggregate ecc_locations",
         "ecc.sram": "ecc_sram_threshold_exceeded ecc_locations",  # one of the two
         "ecc.mode": "brand",  # the name tells what is a data-center GPU as well
         "memory.size": "ecc_mode",  # how much ECC takes
         "memory.row_remap": "row_remap_histogram",  # the driver's own flags
-        "memory.repair": "memory_unrepairable memory_channel_repair_pending tpc_repair_pending",  # each by itself
+        # Each by itself.
+        "memory.repair": "memory_unrepairable memory_channel_repair_pending tpc_repair_pending",
         "driver.firmware": "vbios_version inforom_version inforom_valid gsp_firmware_version gsp_firmware_mode"
         " gsp_firmware_mode_default",  # each by itself
         "pcie.width": "pcie_width_slot_max",  # what the GPU can
         "pcie.generation": "pcie_generation_slot_max",
-        "nvlink.state": "name",  # a link that is listed and down, NVSwitches: the model only adds how many there are
+        # A link that is listed and down, NVSwitches: the model only adds how many there are.
+        "nvlink.state": "name",
         "peer.access": "nvlinks",  # a link that is down is the cause
         # Any number without a word: it looks at whatever is there.
         "driver.values": " ".join(Device.__dataclass_fields__),
@@ -183,7 +187,8 @@ class Walk:
         """What the checks make of what that child has sent."""
         answers = self.answers
         joined = Answers(
-            nvml_answer_of(child), answers.machine, answers.host_status, answers.gputil_status, (), answers.torch,
+            nvml_answer_of(child), answers.machine, answers.host_status, answers.gputil_status, (),
+            answers.torch,
             NOT_ASKED, (),
         )  # fmt: skip
         snapshot = join_answers(joined, {}, self.name, datetime.now(UTC))
@@ -319,7 +324,9 @@ def wrong(cell: Cell, seen: Seen, healthy: Seen) -> str:
 
 
 def passes_unread(seen: Seen, healthy: Seen) -> str:
-    """The checks that pass although what they read is not there, on any GPU, and was there on the healthy machine."""
+    """The checks that pass although what they read is not there, on any GPU, and was there on the healthy
+    machine.
+    """
     gone = _missing(seen.snapshot) - _missing(healthy.snapshot)
     if not seen.snapshot.devices:
         return "" if seen.verdict is not Outcome.PASS else "passes without a GPU"

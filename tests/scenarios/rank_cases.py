@@ -1,4 +1,4 @@
-"""Cases of what happens to ranks, whatever runs on them: deaths, hangs, mismatches, a loopback that is down."""
+"""Cases of what happens to ranks, whatever runs on them: deaths, hangs, mismatches, a dead loopback."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Situations of a machine: a snapshot as the probes make it, what is different, and what was measured on it."""
+"""Situations of a machine: a snapshot as the probes make it, what differs, and what was measured on it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -90,7 +90,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Case:
-    """One finding code of one check: a situation in which it is reported, and a near miss in which it is not."""
+    """One finding code of one check: a situation that reports it, and a near miss that does not."""
 
     check: str
     code: str

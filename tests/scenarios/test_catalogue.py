@@ -31,7 +31,8 @@ from tests.scenarios.training_cases import TRAINING_CASES
 from tests.walking import walk
 
 CASES = (
-    *GPU_CASES, *LINK_CASES, *HOST_CASES, *KERNEL_LOG_CASES, *KERNEL_WORDS_CASES, *BOARD_CASES, *COLLECTIVE_CASES, *ACTIVE_CASES, *TRAINING_CASES, *ACCEPTANCE_CASES,
+    *GPU_CASES, *LINK_CASES, *HOST_CASES, *KERNEL_LOG_CASES, *KERNEL_WORDS_CASES, *BOARD_CASES,
+    *COLLECTIVE_CASES, *ACTIVE_CASES, *TRAINING_CASES, *ACCEPTANCE_CASES,
 )  # fmt: skip
 CHECKS = {check.name: check for check in BUILTIN}
 # Some codes tell what happened to ranks, whichever of these measured.
@@ -115,7 +116,8 @@ def test_no_check_stumbles_over_readings_that_are_missing_here_and_there(base: s
 # What these judge is how the sources answered, and whether each GPU has a row and answers: that is still
 # there.
 LOOKED_AT_ROWS = {
-    "source.nvml", "source.nvml_calls", "source.agreement", "gpu.lost", "gpu.hung", "gpu.count", "environment.cuda_visible_devices",
+    "source.nvml", "source.nvml_calls", "source.agreement", "gpu.lost", "gpu.hung", "gpu.count",
+    "environment.cuda_visible_devices",
 }  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""Every machine in tests/corpus/machines plays back as it was, and every accepted form is still one that can be accepted."""
+"""Every machine in tests/corpus/machines plays back as it was, and every accepted form is still one that can
+be accepted.
+"""
 
 import json
 from pathlib import Path

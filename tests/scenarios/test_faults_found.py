@@ -1,4 +1,6 @@
-"""Every fault that a simulated machine can have, through library, probes and checks: what is found, and no more."""
+"""Every fault that a simulated machine can have, through library, probes and checks: what is found, and no
+more.
+"""
 
 from dataclasses import replace
 
@@ -45,7 +47,8 @@ FOUND = {
 # Not a fault at this moment, or not one that a single look can tell: nothing may be said.
 SPARED = (
     "h100x8+busy:2", "h100x8+pcie-gen:2", "h100x8+idle-holder:5", "h100x8+ecc-corrected:4",
-    "h100x8+nvlink-errors:2", "h100x8+slow:1:0.01", "h100x8+init-slow:0.3", "h100x8+cold:0.1", "h100x8+visible:0,1", "h100x8+order",
+    "h100x8+nvlink-errors:2", "h100x8+slow:1:0.01", "h100x8+init-slow:0.3", "h100x8+cold:0.1",
+    "h100x8+visible:0,1", "h100x8+order",
 )  # fmt: skip
 # What two looks tell, the first of them at the healthy machine.
 MOVED = {
@@ -94,9 +97,12 @@ def test_faults_on_one_machine_are_each_named_once_and_on_the_right_gpu():
     named = {(one.code, one.subject.nvml_index) for one in found if isinstance(one.subject, DeviceSubject)}
     assert len(found) == len(named)
     assert named == {
-        ("gpu.lost", 3), ("memory.row_remap_failed", 5), ("clocks.power_brake", 1), ("pcie.width_reduced", 2),
+        ("gpu.lost", 3),
+        ("memory.row_remap_failed", 5),
+        ("clocks.power_brake", 1),
+        ("pcie.width_reduced", 2),
         ("nvlink.link_down", 4),
-    }  # fmt: skip
+    }
 
 
 # Faults that the kernel log tells as well: what is found then, and on which GPU.
@@ -112,10 +118,13 @@ LOGGED = {
     "h100x8+xid:1:31": {("xid.application", 1)},
     "h100x8+hang:6+xid:6:119": {("gpu.hung", 6)},
     "h100x8+lost:3+row-remap-failed:1+nvlink-down:5+xid:5:74+ecc:2+xid:4:95": {
-        ("gpu.lost", 3), ("memory.row_remap_failed", 1), ("nvlink.link_down", 5), ("ecc.uncorrected_volatile", 2),
+        ("gpu.lost", 3),
+        ("memory.row_remap_failed", 1),
+        ("nvlink.link_down", 5),
+        ("ecc.uncorrected_volatile", 2),
         ("xid.hardware", 4),
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("spec", LOGGED)

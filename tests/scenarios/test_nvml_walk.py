@@ -30,8 +30,11 @@ def walked() -> dict[str, dict[str, Any]]:
         pytest.skip(f"simulated machines need a C compiler: {error.message}")
     done = subprocess.run(
         [sys.executable, "-m", "tools.walk_nvml", "--slice"],
-        capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_SECONDS,
+        check=False,
+    )
     assert done.stdout, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     return {row["machine"]: row for row in rows}

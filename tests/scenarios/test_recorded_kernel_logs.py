@@ -1,6 +1,8 @@
-"""What two real drivers logged, through the kernel's own file, gpudiag's probes and the gate; and what the gate said there.
+"""What two real drivers logged, through the kernel's own file, gpudiag's probes and the gate; and what the
+gate said there.
 
-Xid 31 is three lines behind four of the driver's start that are no fault; Xid 13 is four lines, with Xid 43 after them.
+Xid 31 is three lines behind four of the driver's start that are no fault; Xid 13 is four lines, with Xid 43
+after them.
 """
 
 import re

@@ -1,4 +1,5 @@
-"""The base machines h100-vm and h200-vm against what was recorded on the real ones: readings, facts, listings, verdicts.
+"""The base machines h100-vm and h200-vm against what was recorded on the real ones: readings, facts,
+listings, verdicts.
 
 The readings travel through the simulated NVML library, the host tree and gpudiag's own probes.
 """

@@ -1,4 +1,6 @@
-"""Every remedy of every code, on a real subject: it names the GPU, has nothing to fill in, and its commands are whole."""
+"""Every remedy of every code, on a real subject: it names the GPU, has nothing to fill in, and its commands
+are whole.
+"""
 
 import re
 import shlex

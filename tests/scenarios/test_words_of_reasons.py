@@ -28,8 +28,11 @@ from tests.walking import walk
 
 VERBOSE = Style(verbose=True)
 FIELDS = {
-    one.name for noun in (Device, Machine, HostState, Snapshot, Measures) for one in fields(noun) if "_" in one.name
-}  # fmt: skip
+    one.name
+    for noun in (Device, Machine, HostState, Snapshot, Measures)
+    for one in fields(noun)
+    if "_" in one.name
+}
 _RAW = {value for kind in (MissingReason, SourceState) for one in kind if "_" in (value := one.value)}
 # Values of which every word is replaced, and which no sentence of ours has.
 _BARE = {
@@ -102,5 +105,7 @@ def test_every_state_of_a_source_has_words_of_its_own() -> None:
 
 def test_a_raw_word_is_found() -> None:
     assert raw_words("GPU 0: retired_pages_corrected: not_supported; RDMA ports: source absent") == {
-        "retired_pages_corrected", "not_supported", "source absent"
-    }  # fmt: skip
+        "retired_pages_corrected",
+        "not_supported",
+        "source absent",
+    }

@@ -1,4 +1,5 @@
-"""Every Xid of the table alone in the log, on two kinds of machine: what is said of it follows NVIDIA's resolution bucket.
+"""Every Xid of the table alone in the log, on two kinds of machine: what is said of it follows NVIDIA's
+resolution bucket.
 
 The buckets are NVIDIA's (immediate action), written down here apart from the table that is tried.
 """
@@ -38,7 +39,8 @@ NEWER = set(range(173, 177))
 
 # Where we say otherwise than the bucket: what, and why.
 OURS = {
-    156: (WARN, HARDWARE, MONITOR),  # it works until the reset, and the driver asks for one where it must be soon
+    # It works until the reset, and the driver asks for one where it must be soon.
+    156: (WARN, HARDWARE, MONITOR),
     54: (FAIL, HARDWARE, ISOLATE),  # no reset brings it back
     79: (FAIL, HARDWARE, ISOLATE),
     151: (FAIL, SOFTWARE, RESET),  # nothing of the GPU is broken
@@ -88,7 +90,8 @@ def test_an_xid_alone_follows_its_bucket(case):
 
 def test_every_code_is_in_one_bucket():
     buckets = (
-        RESET_GPU, WORKFLOWS_THAT_RESET, RESTART_BARE_METAL, CHECK_MECHANICALS, RESTART_VM, RESTART_APP, IGNORE,
+        RESET_GPU, WORKFLOWS_THAT_RESET, RESTART_BARE_METAL, CHECK_MECHANICALS, RESTART_VM, RESTART_APP,
+        IGNORE,
         FOR_A_PERSON, FOLLOW_ANOTHER, NO_BUCKET, UNUSED, NEWER,
     )  # fmt: skip
     assert sum(len(bucket) for bucket in buckets) == len(set().union(*buckets))

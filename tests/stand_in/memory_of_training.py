@@ -1,8 +1,9 @@
-"""Train a model of many layers, and print what it takes of a GPU's memory: STRATEGY DTYPE OPTIMIZER GPUS MEETING.
+"""Train a model of many layers, and print what it takes of a GPU's memory: STRATEGY DTYPE OPTIMIZER GPUS
+MEETING.
 
-A dtype `bfloat16-alone` has no float32 weights; the others are autocast's. Prints the parameters, and the bytes that are
-left on GPU 0 after a step, with the gradients. MEETING is a file that the ranks make. They are forked from this process,
-which has imported torch for all.
+A dtype `bfloat16-alone` has no float32 weights; the others are autocast's. Prints the parameters, and the
+bytes that are left on GPU 0 after a step, with the gradients. MEETING is a file that the ranks make. They are
+forked from this process, which has imported torch for all.
 """
 
 import os

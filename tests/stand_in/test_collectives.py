@@ -1,4 +1,4 @@
-"""`gpudiag nccl-test` on GPUs that compute on the processor: every operation and type, and each fault named."""
+"""`gpudiag nccl-test` on GPUs that compute on the processor: every operation, type and fault."""
 
 import pytest
 

@@ -79,7 +79,9 @@ def test_the_stand_in_says_what_an_h100_said(extension):
 
 @pytest.mark.parametrize("asks", ["torch.cuda.is_available()", "torch.get_device_module()"])
 def test_an_import_of_torch_that_asks_for_cuda_costs_no_gpu_its_test(on_gpus, asks):
-    """Some torch's import, or that of a framework, may do so: gpudiag's forks are useless then, and no GPU is to blame."""
+    """Some torch's import, or that of a framework, may do so: gpudiag's forks are useless then, and no GPU is
+    to blame.
+    """
     variables = {"CUDA_STAND_IN_IMPORT": asks}
     flags = ("--nproc", "2", "--max-bytes", "64", "--iterations", "3", "--warmup", "1", "--json")
     ended = on_gpus("rtx4090x2", "nccl-test", *flags, variables=variables)

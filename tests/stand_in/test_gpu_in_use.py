@@ -1,4 +1,6 @@
-"""A GPU that others hold is not tested, and never at fault: every command, with more and less of its memory free."""
+"""A GPU that others hold is not tested, and never at fault: every command, with more and less of its memory
+free.
+"""
 
 import os
 import re

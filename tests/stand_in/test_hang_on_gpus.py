@@ -1,7 +1,8 @@
-"""`gpudiag hang` on jobs under torchrun whose ranks spin in cuStreamSynchronize: every kind of hang, by turns with two and four ranks.
+"""`gpudiag hang` on jobs under torchrun whose ranks spin in cuStreamSynchronize: every kind of hang, by turns
+with two and four ranks.
 
-`python -m benchmarks.hang_matrix --gpus` has all of it, with healthy jobs; recorded jobs of real GPUs are judged in
-tests/unit/checks/job/test_hangs_on_gpus.py.
+`python -m benchmarks.hang_matrix --gpus` has all of it, with healthy jobs; recorded jobs of real GPUs are
+judged in tests/unit/checks/job/test_hangs_on_gpus.py.
 """
 
 import pytest

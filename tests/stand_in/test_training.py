@@ -1,4 +1,4 @@
-"""`gpudiag train` on GPUs that compute on the processor: each strategy of torch is the maths of one process."""
+"""`gpudiag train` on GPUs that compute on the processor: each strategy of torch equals one process."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Which NCCL torch calls, and whether CUDA was started here, with libraries that a C compiler makes of a few lines."""
+"""Which NCCL torch calls, and whether CUDA was started here, with libraries that a C compiler makes of a few
+lines.
+"""
 
 import json
 import os

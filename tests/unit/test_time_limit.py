@@ -9,7 +9,7 @@ from gpudiag.time_limit import within
 
 
 def test_a_cancellation_that_comes_when_the_awaited_is_done_is_not_lost():
-    """asyncio.wait_for of Python 3.11 and earlier returns the result instead, and a loop around it goes on."""
+    """asyncio.wait_for of Python 3.11 and earlier returns the result, and a loop around it goes on."""
 
     async def scene() -> bool:
         awaited = asyncio.get_running_loop().create_future()

@@ -41,9 +41,12 @@ _T = TypeVar("_T")
 
 # Fields that are left out as a whole: nothing in them is the GPU's.
 _ONLY_OF_THE_MACHINE = {
-    ("Snapshot", "kernel_log"), ("Machine", "interfaces"), ("Machine", "state"), ("Machine", "preloaded_libraries"),
+    ("Snapshot", "kernel_log"),
+    ("Machine", "interfaces"),
+    ("Machine", "state"),
+    ("Machine", "preloaded_libraries"),
     ("Device", "processes"),
-}  # fmt: skip
+}
 _EMPTY: dict[tuple[str, str], Any] = {("Snapshot", "disagreements"): (), ("Machine", "allocation"): {}}
 
 

@@ -17,7 +17,8 @@ from tools.confirm_on_gpu.report import ReadingSeen
 def main() -> None:
     """Pair the GPUs by UUID, compare, print."""
     record, capture = sys.argv[1:]
-    root = ElementTree.fromstring(Path(capture).read_text())  # noqa: S314 - nvidia-smi wrote it here, just now
+    # The file is what nvidia-smi wrote here, just now.
+    root = ElementTree.fromstring(Path(capture).read_text())  # noqa: S314
     elements = {element.findtext("uuid"): element for element in root.findall("gpu")}
     rows: list[ReadingSeen] = []
     for index, gpu in enumerate(load_scenario(record).gpus):

@@ -44,7 +44,17 @@ def _step(
     """A step of a command whose events show how far it was."""
     events = f"{name}.events"
     command = _gpudiag(words, events=events)
-    return Step(name, confirms, command, seconds, 3 * seconds + 15, read, needs, events=events, **more)  # type: ignore[arg-type]
+    return Step(
+        name,
+        confirms,
+        command,
+        seconds,
+        3 * seconds + 15,
+        read,  # type: ignore[arg-type]
+        needs,
+        events=events,
+        **more,  # type: ignore[arg-type]
+    )
 
 
 LOOK = Step(

@@ -94,9 +94,9 @@ def _commands() -> list[str]:
 _DRIVER = r"[4-9]\d\d\.\d{2,3}(?:\.\d\d)?"
 _CAPACITY = r"\d{1,4}[GM]B"
 _GPU_WORDS = (
-    "NVIDIA|Tesla|Quadro|GeForce|GRID|TITAN|Titan|Jetson|AGX|Orin|Thor|Xavier|\\(nvgpu\\)|RTX|GTX|MX|PRO|Pro|Ti|SUPER|"
-    "Super|Ada|Blackwell|Generation|Laptop|GPU|Max-Q|with|Design|Server|Workstation|Edition|NVL|PCIe|SXM|HBM2e?|HBM3e?|"
-    "MIG|Xp|V|RT|D|Black",
+    "NVIDIA|Tesla|Quadro|GeForce|GRID|TITAN|Titan|Jetson|AGX|Orin|Thor|Xavier|\\(nvgpu\\)|RTX|GTX|MX|PRO|Pro|"
+    "Ti|SUPER|Super|Ada|Blackwell|Generation|Laptop|GPU|Max-Q|with|Design|Server|Workstation|Edition|NVL|"
+    "PCIe|SXM|HBM2e?|HBM3e?|MIG|Xp|V|RT|D|Black",
     r"[A-Z]{1,3}\d{1,4}[A-Z]{0,2}",  # H100, L40S, RTX's A6000, GB200
     r"[A-Z]{1,2}\d{2,4}[A-Z]?-(?:SXM\d?|PCIE|PG\d{3}|\d{1,2}[ABCQ]|DGXS)(?:-\d{1,4}GB)?(?:-LS|-N)?",
     r"\d{3,4}[A-Z]?",  # GeForce RTX 4090
@@ -104,8 +104,9 @@ _GPU_WORDS = (
     r"\d[cg]\.(?:\d[cg]\.)?\d{1,3}gb(?:\+me|\+gfx|-me)?",  # a MIG profile
 )
 _PROCESSOR_WORDS = (
-    r"Intel\(R\)|Xeon\(R\)|Core\(TM\)|Intel|Xeon|AMD|EPYC|Ryzen|Threadripper|PRO|Platinum|Gold|Silver|Bronze|CPU|@|Processor|"
-    r"Neoverse-[NV]\d|Cortex-[AX]\d{2,3}|Grace|Ampere\(R\)|Altra\(R\)|Max|Ultra|Gen|[1-9]|[1-9]\dth|v[2-6]",
+    r"Intel\(R\)|Xeon\(R\)|Core\(TM\)|Intel|Xeon|AMD|EPYC|Ryzen|Threadripper|PRO|Platinum|Gold|Silver|Bronze|"
+    r"CPU|@|Processor|Neoverse-[NV]\d|Cortex-[AX]\d{2,3}|Grace|Ampere\(R\)|Altra\(R\)|Max|Ultra|Gen|"
+    r"[1-9]|[1-9]\dth|v[2-6]",
     r"[1-9]\d{0,2}-Cores?",
     r"(?:i[3579]-)?(?:[EWDQ][1-9]?-?)?\d{4,5}[A-Z]{0,3}\+?",  # 8480C, E5-2698, i7-13700H
     r"\d\.\d\dGHz",
@@ -124,7 +125,9 @@ _UUID = form(r"(?:GPU|MIG)-00000000-0000-4000-8000-\d{12}")
 _GPU_NAME = words_like(*_GPU_WORDS)
 
 VERSION_OF_GPUDIAG = form(
-    r"\d\.\d{1,2}\.\d{1,2}(?:(?:a|b|rc|\.dev)\d{1,3})?(?: \((?:v?\d\.\d{1,2}\.\d{1,2}-\d{1,4}-g)?[0-9a-f]{7,12}(?:-dirty)?\)| \(v?\d\.\d{1,2}\.\d{1,2}(?:-dirty)?\))?"
+    r"\d\.\d{1,2}\.\d{1,2}(?:(?:a|b|rc|\.dev)\d{1,3})?"
+    r"(?: \((?:v?\d\.\d{1,2}\.\d{1,2}-\d{1,4}-g)?[0-9a-f]{7,12}(?:-dirty)?\)|"
+    r" \(v?\d\.\d{1,2}\.\d{1,2}(?:-dirty)?\))?"
 )
 VERSION_OF_TORCH = form(rf"[12]\.\d{{1,2}}\.\d{{1,2}}(?:a|b|rc)?\d?(?:\+(?:{_LOCAL_OF_TORCH}))?")
 VERSION_OF_NCCL = form(r"2\.\d{1,2}\.\d{1,2}")
@@ -198,7 +201,9 @@ TEXTS: dict[tuple[str, str], Keep] = {
     ("MigInstance", "uuid"): _UUID,
     ("MigInstance", "name"): _GPU_NAME,
     ("NvLink", "remote_bus_id"): _BUS_ID,
-    ("EccLocation", "location"): form(r"dram|sram|device_memory|l1_cache|l2_cache|register_file|texture\w{0,8}|cbu"),
+    ("EccLocation", "location"): form(
+        r"dram|sram|device_memory|l1_cache|l2_cache|register_file|texture\w{0,8}|cbu"
+    ),
     ("FabricState", "state"): word_of(vocabulary.FABRIC_STATES),
     ("FabricState", "status"): word_of(("success", "failed", "error")),
     ("FabricState", "health"): word_of(vocabulary.FABRIC_HEALTH),
@@ -228,11 +233,15 @@ TEXTS: dict[tuple[str, str], Keep] = {
     ("Machine", "kernel_modules"): form(
         r"nvidia(?:_(?:uvm|drm|modeset|peermem|fs))?|nouveau|ib_umad|mlx5_ib|gdrdrv"
     ),
-    ("Machine", "device_nodes"): form(r"/dev/(?:nvidia\d{0,3}|nvidiactl|nvidia-(?:uvm|uvm-tools|modeset)|dxg)"),
+    ("Machine", "device_nodes"): form(
+        r"/dev/(?:nvidia\d{0,3}|nvidiactl|nvidia-(?:uvm|uvm-tools|modeset)|dxg)"
+    ),
     ("PciDevice", "bus_id"): _BUS_ID,
     ("PciDevice", "vendor_id"): form(r"[0-9a-f]{4}"),
     ("PciDevice", "device_id"): form(r"[0-9a-f]{4}"),
     ("PciDevice", "class_id"): form(r"[0-9a-f]{4}"),
-    ("PciDevice", "driver"): word_of(("nvidia", "nouveau", "vfio-pci", "nvidia-nvswitch", "nvgrace_gpu_vfio_pci")),
+    ("PciDevice", "driver"): word_of(
+        ("nvidia", "nouveau", "vfio-pci", "nvidia-nvswitch", "nvgrace_gpu_vfio_pci")
+    ),
     ("Container", "runtime"): word_of(("docker", "podman", "kubernetes", "containerd", "lxc")),
-}  # fmt: skip
+}

@@ -406,7 +406,8 @@ def read_training(output: Output, snapshot: Document) -> StepResult:
 
 def read_tests(output: Output, snapshot: Document) -> StepResult:
     """The tests of tests/gpu by pytest's XML, which lies beside the output."""
-    root = ElementTree.parse(output.stdout.with_name("gpu-tests.xml")).getroot()  # noqa: S314 - our own test run
+    # The file is of our own test run.
+    root = ElementTree.parse(output.stdout.with_name("gpu-tests.xml")).getroot()  # noqa: S314
     cases = list(root.iter("testcase"))
     wrong = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = [case for case in cases if case.find("skipped") is not None]
@@ -426,7 +427,8 @@ def document_of(output: Output) -> Document:
     """The JSON document on a command's standard output. Raises ValueError: there is none."""
     document = json.loads(output.text())
     if not isinstance(document, dict):
-        raise ValueError("its standard output is no JSON object")  # noqa: TRY004 - what json raises for no JSON
+        # ValueError: what json raises for no JSON.
+        raise ValueError("its standard output is no JSON object")  # noqa: TRY004
     return document
 
 

@@ -62,7 +62,7 @@ class CallCost:
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """How long one command takes from its start to its end: the median of so many rounds, or why it did not run."""
+    """How long a command takes from start to end: the median of so many rounds, or why it did not run."""
 
     command: str
     median_seconds: float | None
@@ -131,7 +131,7 @@ class GpuSeen:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """`gpudiag.confirmation/2`: what a run of `make gpu` confirmed on this machine's GPUs, and what it did not."""
+    """`gpudiag.confirmation/2`: what a run of `make gpu` confirmed on these GPUs, and what it did not."""
 
     SCHEMA: ClassVar[str] = "gpudiag.confirmation/2"
 
@@ -183,7 +183,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """One check on real readings: its outcome, the codes of its findings, and which of its readings a GPU gave."""
+    """One check on real readings: its outcome, its findings' codes, and which of its readings a GPU gave."""
 
     check: str
     outcome: Outcome
@@ -213,9 +213,10 @@ class HangOutcome:
 
 @dataclass(frozen=True, slots=True)
 class AnonymousConfirmation:
-    """`gpudiag.anonymous_confirmation/1`: what `make gpu` confirmed, without what names the machine or its users.
+    """`gpudiag.anonymous_confirmation/1`: what `make gpu` confirmed, without what names machine or users.
 
-    `digest` is the SHA-256 of the document as gpudiag writes it, with this digest as zeros: it finds an accident.
+    `digest` is the SHA-256 of the document as gpudiag writes it, with this digest as zeros: it shows an
+    accidental change.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.anonymous_confirmation/1"

@@ -84,7 +84,8 @@ def _measure(pid: int, address: str | None, when: str, seconds: float) -> None:
 
 
 def _live(address: str) -> Any:
-    with urllib.request.urlopen(f"{address}/api/v1/devices", timeout=5) as answer:  # noqa: S310 - our own service
+    # The address is of our own service.
+    with urllib.request.urlopen(f"{address}/api/v1/devices", timeout=5) as answer:  # noqa: S310
         return json.load(answer)
 
 

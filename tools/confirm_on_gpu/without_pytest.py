@@ -49,7 +49,8 @@ def make_pytest() -> types.ModuleType:
     def fixture(call: Callable[..., Any] | None = None, *, scope: str = "function") -> Any:
         if call is None:
             return lambda function: fixture(function, scope=scope)
-        setattr(call, "is_fixture", True)  # noqa: B010 - functions take attributes, mypy does not know this one
+        # Functions take attributes; mypy does not know this one.
+        setattr(call, "is_fixture", True)  # noqa: B010
         return call
 
     def skip(reason: str) -> None:

@@ -1,7 +1,9 @@
 """Record all answers of gpudiag in a folder, or compare those of now with them.
 
     python -m tools.golden record DIR [--only SECTION]    before the first change
-    python -m tools.golden compare DIR [--only SECTION]   after each: prints a diff of what differs, exit status 1
+    python -m tools.golden compare DIR [--only SECTION]   after each: prints what differs, as a diff
+
+`compare` exits with 1 where something differs.
 
 Sections: machines, cases, metrics, logs, scripts, jobs, commands. Times, process ids and what the machine
 itself measures are blanked; what the probes saw of the simulated machines is kept in DIR/looks, so that the

@@ -1,6 +1,7 @@
-"""Builds everything that a version is handed out as, into one folder: `make release`.
+r"""Builds everything that a version is handed out as, into one folder: `make release`.
 
-    python -m tools.release [--folder FOLDER] [--without PART,...] [--key FILE] [--image-repository NAME] [--tag TAG]
+    python -m tools.release [--folder FOLDER] [--without PART,...] [--key FILE] \
+        [--image-repository NAME] [--tag TAG]
 
 Wheel, sdist, single file, deb, rpm, chart, image, SBOM, checksums and their signature. A part that cannot be
 built here is named with the reason, and the exit status is 1, unless --without names it. RELEASE.md in the
@@ -106,9 +107,16 @@ def main() -> int:
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="gpudiag-release-") as work:
         release = Release(
-            __version__, folder, Path(work), tools, commit_time(), repository_url(),
-            options.image_repository, options.python_image, options.key,
-        )  # fmt: skip
+            __version__,
+            folder,
+            Path(work),
+            tools,
+            commit_time(),
+            repository_url(),
+            options.image_repository,
+            options.python_image,
+            options.key,
+        )
         missing = build(release, options.without)
     listed = list_files(folder, missing, options.without)
     (folder / "RELEASE.md").write_text(listed)

@@ -13,7 +13,8 @@ import json
 import sys
 from typing import Any
 
-import helm_python as helm  # type: ignore[import-not-found, unused-ignore] # in the release's environment alone
+# In the release's environment alone.
+import helm_python as helm  # type: ignore[import-not-found, unused-ignore]
 
 
 def render(chart: "helm.Chart", case: dict[str, Any]) -> dict[str, Any]:

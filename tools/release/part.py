@@ -70,9 +70,15 @@ def call(command: Sequence[object], *, folder: Path = ROOT, environment: dict[st
     name = Path(str(command[0])).name
     try:
         process = subprocess.Popen(
-            [str(word) for word in command], cwd=folder, env=environment, text=True, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [str(word) for word in command],
+            cwd=folder,
+            env=environment,
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
     except OSError as error:
         raise NotBuiltError(f"{name} cannot be started: {error.strerror}") from error
     with process:

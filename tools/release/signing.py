@@ -5,7 +5,8 @@ from pathlib import Path
 
 from tools.release.part import NotBuiltError, Release, call
 
-NAMESPACE = "gpudiag-release"  # `ssh-keygen -Y verify -n`: a signature that was made for something else does not count
+# `ssh-keygen -Y verify -n`: a signature that was made for something else does not count.
+NAMESPACE = "gpudiag-release"
 
 
 def write_sums(release: Release) -> list[Path]:

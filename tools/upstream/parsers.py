@@ -91,7 +91,10 @@ def parse_driver_xids(header: str) -> dict[str, str]:
 
 def parse_xid_catalogue(source: str) -> dict[str, str]:
     """Each code of NVIDIA's catalogue, by gpud's file, with its action's bucket."""
-    entry = r'Code: (\d+), Mnemonic: "(?:[^"\\]|\\.)*", Description: "((?:[^"\\]|\\.)*)", ImmediateResolution: "(\w*)"'
+    entry = (
+        r'Code: (\d+), Mnemonic: "(?:[^"\\]|\\.)*", Description: "((?:[^"\\]|\\.)*)",'
+        r' ImmediateResolution: "(\w*)"'
+    )
     return {
         code: bucket for code, description, bucket in re.findall(entry, source) if description != "Unused"
     }

@@ -101,7 +101,8 @@ class Saved:
 
 
 def _read_address(address: str) -> str:
-    request = urllib.request.Request(address, headers={"User-Agent": "gpudiag-upstream"})  # noqa: S310 - https, above
+    # All callers pass addresses of https.
+    request = urllib.request.Request(address, headers={"User-Agent": "gpudiag-upstream"})  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
             text: str = answer.read().decode(errors="replace")

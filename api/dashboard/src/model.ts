@@ -1,4 +1,5 @@
-// The documents of docs/api.md that the page reads. Written by `python -m tools.write_model` from gpudiag/model.
+// The documents of docs/api.md that the page reads. Written by
+// `python -m tools.write_model` from gpudiag/model.
 
 // A missing reading is null; `missing` has its reason, `missing_detail` the source's words.
 export type Missing = Record<string, string>;
@@ -399,7 +400,7 @@ export interface UserUse {
   process_count: number;
 }
 
-// `gpudiag.topology/1`: the GPUs of a machine, what lies between each two, and between GPUs and network cards.
+// `gpudiag.topology/1`: a machine's GPUs, what lies between each two, and between GPUs and network cards.
 export interface Topology extends WithMissing {
   schema: string;
   host: string;

@@ -5,8 +5,8 @@ An init container that keeps a pod off GPUs that are not fit. In a chart that ha
   initContainers:
     {{- include "gpudiag.preflight" (dict "image" "gpudiag:slim" "gpus" 8) | nindent 4 }}
 
-and gives it the `resources` of the container whose GPUs are to be judged, by `"resources" .Values.resources`. Others:
-pullPolicy, level (instant), seconds (60), unsure (stop; or run), onFail (hold; or report).
+and gives it the `resources` of the container whose GPUs are to be judged, by `"resources" .Values.resources`.
+Others: pullPolicy, level (instant), seconds (60), unsure (stop; or run), onFail (hold; or report).
 */}}
 {{- define "gpudiag.preflight" -}}
 - name: gpudiag
@@ -37,7 +37,8 @@ pullPolicy, level (instant), seconds (60), unsure (stop; or run), onFail (hold; 
 {{- end }}
 {{- end -}}
 
-{{/* That of the DaemonSet: it asks for no GPU, sees all of the node's, and adds its report to the node's history. */}}
+{{/* That of the DaemonSet: it asks for no GPU, sees all of the node's, and adds its report to the node's
+history. */}}
 {{- define "gpudiag.preflight.of.node" -}}
 {{- $asked := dict "image" (include "gpudiag.image" .) "pullPolicy" .Values.image.pullPolicy -}}
 {{- include "gpudiag.preflight" (merge $asked .Values.preflight) | replace "- name: gpudiag" "- name: preflight" }}

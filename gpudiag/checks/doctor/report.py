@@ -13,7 +13,8 @@ FRAMEWORKS = ("deepspeed", "accelerate", "horovod", "tensorflow")
 
 _JUDGES: tuple[Callable[[Sight], DoctorPart], ...] = (
     machine.judge_nvml, machine.judge_device_files, machine.judge_nvidia_smi, machine.judge_kernel_log,
-    software.judge_torch, software.judge_nccl, machine.judge_shared_memory, machine.judge_cgroup, machine.judge_ports,
+    software.judge_torch, software.judge_nccl,
+    machine.judge_shared_memory, machine.judge_cgroup, machine.judge_ports,
     software.judge_launchers, machine.judge_slurm, machine.judge_kubelet,
     software.judge_python_stacks, software.judge_c_stacks, machine.judge_tracing,
     machine.judge_state_folder, machine.judge_history, software.judge_postgres,

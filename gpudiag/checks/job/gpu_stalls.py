@@ -1,4 +1,4 @@
-"""Ranks that all wait, some for their GPUs, judged: who is behind by NCCL's counts, sizes, one GPU, or unknown.
+"""Judges ranks that all wait, some for GPUs: who is behind by NCCL's counts or sizes, one GPU, or unknown.
 
 A GPU executes in order: a rank that waits for it waits for its own kernel, or for ranks that have not come to
 a collective before it. Counts of launches show which; a rank that waits for a GPU at an earlier place may

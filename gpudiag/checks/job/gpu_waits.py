@@ -1,4 +1,4 @@
-"""Whether a thread waits for a GPU: by its C functions, by a library's frame, or by the call that its line makes.
+"""Whether a thread waits for a GPU: by its C functions, a library's frame, or the call that its line makes.
 
 Such a wait looks like work: `cuStreamSynchronize` spins in state R. Behind a collective it is a wait for
 other ranks. So processor time alone never shows that a rank works.

@@ -49,7 +49,7 @@ def judge_groups_made(waiters: Waiters) -> Finding | None:
 
 
 def _describe_making(making: Sequence[Position], waiters: Waiters) -> str:
-    """`ranks 1-3 wait in the new_group (job.py:15 in materialize), 12 s so far, which all ranks must call: it stands after ...`."""
+    """`ranks 1-3 wait in the new_group (job.py:15 in f), 12 s so far, which all ranks must call: ...`."""
     if not making:
         return ""
     largest = group_alike(making)[-1]
@@ -63,7 +63,7 @@ def _describe_making(making: Sequence[Position], waiters: Waiters) -> str:
 def _condition_of(one: Position) -> str:
     """`: job.py:15 stands after `if rank not in members: continue (line 13)``.
 
-    Empty where the source shows no condition.
+    It is empty where the source shows no condition.
     """
     own = own_frames(one.frames)
     found = [
@@ -81,7 +81,7 @@ def _condition_of(one: Position) -> str:
 
 
 def _describe_rest(rest: Sequence[Position], making: Sequence[Position], waiters: Waiters) -> str:
-    """`rank 0 is not in it: it waits in the all_reduce of ranks 0 and 1 (job.py:24) for rank 1`, of each group of them."""
+    """Of each group: `rank 0 is not in it: it waits in the all_reduce of ranks 0 and 1 (a.py:8) for ..`."""
     parts = []
     for group in group_alike(rest)[:3]:
         pronoun = "it" if len(group.positions) == 1 else "they"

@@ -83,7 +83,8 @@ LOADER = _kind(
     "hang.loader",
     "A rank waits for a worker of its data loader.",
     "Look at the worker's line. A worker that was forked while a lock was held waits forever: use"
-    ' `multiprocessing_context="spawn"`, and set `timeout=` of the DataLoader, which turns the wait into an error.',
+    ' `multiprocessing_context="spawn"`, and set `timeout=` of the DataLoader, which turns the wait into an'
+    " error.",
 )
 FILE = _kind(
     "hang.file",

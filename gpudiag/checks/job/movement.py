@@ -105,7 +105,7 @@ def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str
 def wakes_in(looks: Sequence[ProcessLook]) -> float | None:
     """Seconds until the one sleep ends in which all looks found a main thread.
 
-    None for several, or without a known end.
+    It is None for several, or without a known end.
     """
     ends = [
         look.at_seconds + look.main.wakes_in_seconds

@@ -1,4 +1,4 @@
-"""What one rank does, from its looks: the kind of wait or work, its words and line, since when, if it moves."""
+"""What one rank does, by its looks: the kind of wait or work, words, line, since when, whether it moves."""
 
 import re
 from collections.abc import Sequence
@@ -79,7 +79,8 @@ _PROCESS = re.compile(r"\bpid (\d+)(?: \((?:[^()]|\([^()]*\))*\))?")  # with its
 _RUNS_LOOP = re.compile(r"\b(asyncio|uvloop)\.run\(|\.run_(until_complete|forever)\(")
 # Functions of the kernel that wait for blocks to be read or written (mm/filemap.c, block/, fs/jbd2, fs/xfs).
 _DISK_AT_WORK = re.compile(
-    r"^(io_schedule|folio_wait|wait_on_|blk_|rq_qos|submit_bio|balance_dirty|jbd2_|xfs_|ext4_|btrfs_|bit_wait_io)"
+    r"^(io_schedule|folio_wait|wait_on_|blk_|rq_qos|submit_bio|balance_dirty|jbd2_|xfs_|ext4_|btrfs_|"
+    r"bit_wait_io)"
 )
 # What a compiler's process never waits for where it goes on; for a server, as of a cache, it may.
 _COMPILER_HELD = re.compile(r" the FIFO | the lock on | the terminal |is stopped")
@@ -139,7 +140,7 @@ class Position:
     def where(self) -> str:
         """`data.py:6 in load_batch`, with the line of a trainer that is installed.
 
-        Empty where no line of the user's is known.
+        It is empty where no line of the user's is known.
         """
         line, inner = describe_line(self.call.own), find_installed(self.call.library)
         if inner is None or not line:
@@ -250,7 +251,7 @@ def _name_loop(loop: str, frame: Frame | None) -> str:
 
 
 def _spins_for_ranks(main: ThreadLook, call: Call, gpu_wait: GpuWait | None) -> bool:
-    """Whether a thread that uses a processor in a collective waits there, and computes no backward or hook."""
+    """Whether a thread that uses a processor in a collective waits there, and runs no backward or hook."""
     if main.native:
         return find_native_wait(main.native) is not None
     return call.frame is not None or gpu_wait is not None
@@ -436,7 +437,7 @@ def _is_on_disk(main: ThreadLook) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """What the worker, program or thread does that a rank waits for, whether it moves, and since when it is there."""
+    """What the worker, program or thread that a rank waits for does, whether it moves, and since when."""
 
     words: str = ""
     moves: bool = False
@@ -486,7 +487,7 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
 def _count_idle_workers(seen: RankSeen) -> int:
     """How many workers a pool of multiprocessing has whose result is awaited.
 
-    0 where one of them is at a task.
+    It is 0 where one of them is at a task.
     """
     mains = [child.looks[-1].main for child in seen.children if child.looks]
     of_pool = [one for one in (seen.last.main, *mains) if one is not None and _has_file(one, _POOL)]

@@ -14,9 +14,11 @@ from gpudiag.model.job_run import RankEnd, RankRecord
 
 # Errors of a rank because another one is gone (gloo, NCCL, torch's store), in versions 2.4 to 2.13.
 _ECHO = re.compile(
-    r"Connection (closed|reset)|Broken pipe|remote (process|peer) (exited|closed)|ncclRemoteError|NCCL watchdog"
+    r"Connection (closed|reset)|Broken pipe|remote (process|peer) (exited|closed)|ncclRemoteError|"
+    r"NCCL watchdog"
     r"|Timed out waiting|SignalException|DistStoreError|TCPStore|recvValue failed|remote worker crashing"
-    r"|Socket Timeout|wait timeout|Watchdog caught collective operation timeout|NCCL communicator was aborted",
+    r"|Socket Timeout|wait timeout|Watchdog caught collective operation timeout|"
+    r"NCCL communicator was aborted",
     re.IGNORECASE,
 )
 _GAVE_UP = re.compile(r"Timed out|timeout|NCCL watchdog", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Jobs whose ranks get their work from a server: which wait for work, whether the job is idle, who holds it up.
+"""Jobs whose ranks get work from a server: which ranks wait for it, if the job is idle, who holds it up.
 
 A rank that waits for its next request stands still by nature, at a pipe, a socket or in a loop over shared
 memory.

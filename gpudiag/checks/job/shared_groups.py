@@ -1,4 +1,4 @@
-"""Process groups that several threads of a rank call: the order of their calls differs by chance between ranks.
+"""Process groups that several threads of a rank call, in an order that differs by chance between ranks.
 
 A backend matches calls by each rank's order. A thread that saves a checkpoint, fetches batches or shares
 metrics in the main thread's group comes first on one rank and second on another: each waits for the other.
@@ -155,7 +155,7 @@ def _waits_for_its_end(call: ThreadCall) -> bool:
 
 
 def _describe(job: Job, calls: Sequence[ThreadCall], hang_seconds: float) -> Finding:
-    """`the thread AsyncCheckpointExecutor_0 of ranks 0 and 1 waits in the gather_object ..., while their main threads ...`."""
+    """`the thread Saver_0 of ranks 0 and 1 waits in the gather_object ..., while their main threads ...`."""
     beside = [call for call in calls if not call.is_main]
     others = [call for call in calls if call.is_main]
     if not others:  # several threads beside one that only waits for them

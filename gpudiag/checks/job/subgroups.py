@@ -137,7 +137,7 @@ def _describe_missing(waiters: Waiters, call: _Call) -> Finding:
 
 
 def _describe_extra(waiters: Waiters, call: _Call) -> Finding:
-    """`rank 1 waits in the all_reduce of ranks 1-3 (a.py:8) since 9 s, and ranks 2 and 3 are not in it: ...`."""
+    """`rank 1 waits in the all_reduce of ranks 1-3 (a.py:8) since 9 s, and rank 2 is not in it: ...`."""
     alike = group_alike(call.absent)
     kind, why = explain_apart(call.waits, alike[-1])
     message = (

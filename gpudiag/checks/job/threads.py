@@ -41,7 +41,7 @@ def with_training_threads(job: Job) -> Job:
 
 
 def _training_function(look: ProcessLook, *, may_poll: bool) -> tuple[str, str] | None:
-    """The function with which a thread began that is in a collective, while the main one waits for a thread."""
+    """The function that a thread in a collective began with, while the main thread waits for a thread."""
     if look.main is None or not _only_waits(look.main, may_poll=may_poll):
         return None
     for thread in look.threads:
@@ -54,7 +54,7 @@ def _training_function(look: ProcessLook, *, may_poll: bool) -> tuple[str, str] 
 def _only_waits(main: ThreadLook, *, may_poll: bool) -> bool:
     """Whether a main thread waits for a thread: in a join, a result, an event loop.
 
-    With `may_poll` in a loop that asks.
+    With `may_poll`, a loop that asks counts too.
     """
     place = next(
         (n for n, frame in enumerate(main.frames) if frame in own_frames(main.frames)), len(main.frames)

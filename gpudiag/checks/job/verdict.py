@@ -1,4 +1,4 @@
-"""The verdict on a running job: which ranks wait, for whom, and who is to blame; or that it is not hanging."""
+"""The verdict on a running job: which ranks wait, for whom, who is to blame; or that it does not hang."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -99,7 +99,7 @@ def _without(libraries: LibraryEvidence, used: Sequence[Difference]) -> LibraryE
 
 
 def judge_positions(job: Job, positions: Sequence[Position], limits: HangLimits) -> tuple[Finding, ...]:
-    """The findings for ranks whose positions the ranks themselves report, and their flight records, the worst first."""
+    """The findings by the positions that ranks report of themselves, and by flight records, worst first."""
     alive = tuple(one for one in positions if one.kind != at.GONE)
     libraries = judge_libraries(job)
     findings, used = _judge(job, positions, alive, limits, libraries)
@@ -109,7 +109,7 @@ def judge_positions(job: Job, positions: Sequence[Position], limits: HangLimits)
 
 
 def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
-    """Whether another look in some seconds could not change the verdict: nothing stands still for too short a time.
+    """Whether another look in some seconds would change nothing: nothing stands still for too short a time.
 
     A job of which nothing was seen to move, and of which nothing is reported, is not decided: it may have
     hung a moment ago.
@@ -132,8 +132,8 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
 def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
     """Whether only the C functions of a rank show what it does: it has a GPU and takes processor time.
 
-    Nothing else moves. Not where it is known to work by the name of its function, or to wait in a collective
-    by its frames.
+    Nothing else of it moves, and it is not known to work by the name of its function, or to wait in a
+    collective by its frames.
     """
     main = rank.last.main
     if main is None or main.native or not uses_gpu(rank) or rank.last.frozen or rank.last.traced_by:
@@ -178,7 +178,7 @@ def _judge_nothing_moves(job: Job, alive: Sequence[Position]) -> tuple[Finding, 
 def _judge_long_waits(
     job: Job, positions: Sequence[Position], limits: HangLimits, libraries: LibraryEvidence
 ) -> tuple[Finding, ...]:
-    """The finding for ranks that have waited for long while others move, without another finding: it is no hang yet."""
+    """The finding for ranks that wait for long while others move and nothing else is found: no hang yet."""
     waiting = [
         group
         for group in group_alike(positions)
@@ -234,7 +234,7 @@ def _judge(
 
 
 def _needs_gpus(waiters: Waiters) -> bool:
-    """Whether ranks wait for their GPUs, or spin in one collective that fits: the network, or a kernel before it."""
+    """Whether ranks wait for GPUs, or spin in one collective that fits: the network, or an earlier kernel."""
     if any(one.waits_for_gpu for one in waiters.positions):
         return True
     return len(waiters.groups) == 1 and any(one.busy for one in waiters.positions)
@@ -274,7 +274,7 @@ def _stood_seconds(alive: Sequence[Position]) -> float:
 def _kind_of_gone(stood: float | None, limits: HangLimits) -> FindingKind | None:
     """The kind of finding for a rank that has ended, by how long the others have stood still since.
 
-    None: no news. Ranks of a job that ends go one after the other.
+    It is None where that is no news: ranks of a job that ends go one after the other.
     """
     if stood is None or stood >= limits.still:
         return kinds.GONE
@@ -297,7 +297,7 @@ def _judge_others(
 
 
 def _not_in(group: Group, waiters: Waiters) -> str:
-    """`rank 2 is not in the all_reduce (train.py:10) that ranks 0, 1 and 3 wait in, 41 s so far: it sleeps at data.py:6`."""
+    """`rank 2 is not in the all_reduce (a.py:10) that rank 1 waits in, 41 s so far: it sleeps at b.py:6`."""
     head = group.head
     pronoun = "it" if len(group.positions) == 1 else "they"
     line = f" at {head.where}" if head.where else ""
@@ -320,7 +320,7 @@ def _not_in(group: Group, waiters: Waiters) -> str:
 def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[FindingKind, str] | None:
     """The kind of finding for ranks that others wait for, and the limit that is passed.
 
-    None where it is no news.
+    It is None where it is no news.
     """
     head, since = group.head, waiters.since_seconds
     waited = since or 0.0
@@ -392,7 +392,7 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
 def _wakes_in(group: Group) -> float | None:
     """Seconds until the last of these ranks wakes up.
 
-    None where one sleeps again and again, or without a known end.
+    It is None where one sleeps again and again, or without a known end.
     """
     ends = [wakes_in(one.seen.looks) for one in group.positions]
     return None if None in ends else max(end for end in ends if end is not None)
@@ -439,7 +439,7 @@ def _judge_without_waiters(
 def _idle_limit(one: Position, limits: HangLimits) -> float:
     """After how long a rank is blamed that stands still while nobody waits.
 
-    Soon for what cannot end by itself.
+    What cannot end by itself is blamed soon.
     """
     main = one.seen.last.main
     awaited = main.awaited if main is not None else None
@@ -515,7 +515,7 @@ def _headline(
 def _progress(positions: Sequence[Position], libraries: LibraryEvidence) -> str:
     """`lines, counters or files of 4 of 4 ranks move, step 41 -> 43`.
 
-    Who waits, and for how long, where nothing moves.
+    Where nothing moves, it is who waits, and for how long.
     """
     moving = [one for one in positions if one.moves]
     if not moving:

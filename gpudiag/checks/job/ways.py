@@ -11,7 +11,8 @@ from gpudiag.model.job import Frame
 from gpudiag.reference.stacks import changed_counters, own_frames
 
 _ASKS_RANK = re.compile(
-    r"^(else of |after )?if .*(rank|is_(main|global_zero|local_main|first)|master|main_process|process_zero|primary|leader|chief)",
+    r"^(else of |after )?if .*(rank|is_(main|global_zero|local_main|first)|master|main_process|process_zero|"
+    r"primary|leader|chief)",
     re.IGNORECASE,
 )
 _HANDLER_FRAMES = 3  # a handler may call what sleeps, or asks a user

@@ -21,8 +21,13 @@ VERSION = "2.30.7"
 TYPES = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
 # The words of `PeerAccess.path` as NCCL's types: a NUMA node is one CPU to it.
 _TYPE_OF_PATH = {
-    "board": "PIX", "pcie_switch": "PIX", "pcie_switches": "PXB", "host_bridge": "PHB", "numa_node": "PHB", "system": "SYS",
-}  # fmt: skip
+    "board": "PIX",
+    "pcie_switch": "PIX",
+    "pcie_switches": "PXB",
+    "host_bridge": "PHB",
+    "numa_node": "PHB",
+    "system": "SYS",
+}
 _P2P_LEVEL, _GDR_LEVEL = "PXB", "P2C"  # NCCL's own, without a setting
 _FEW_GPUS = 2  # up to this many on an AMD processor, P2P goes over the processor
 _OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")  # 0 to 5, as before NCCL 2.5

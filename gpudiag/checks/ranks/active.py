@@ -108,7 +108,7 @@ def active_ranks(context: Context) -> Judgement:
 def active_coverage(context: Context) -> Judgement:
     """SKIP that names each GPU left untested, or tested beside others, and why.
 
-    ERROR where no test was finished.
+    It is ERROR where no test was finished.
     """
     measured = active_of(context)
     hint = " (--force tests GPUs in use)"
@@ -166,9 +166,9 @@ def bandwidth_data(context: Context) -> Judgement:
 
 
 def why_not_tested(context: Context, tests: Collection[str]) -> str | None:
-    """Why some GPUs were left out of these tests: which test on which GPU, its memory, and who holds the rest.
+    """Why some GPUs were left out of these tests: the test, the GPU, its memory, and who holds the rest.
 
-    None where all of them ran everywhere.
+    It is None where all of these tests ran on all GPUs.
     """
     left_out = [one for one in active_of(context).not_tested if one.test in tests]
     if not left_out:

@@ -206,7 +206,7 @@ def _algorithm_of(
     devices: Sequence[Device],
     environment: Mapping[str, str],
 ) -> str:
-    """The algorithm whose figures count: as NCCL_ALGO sets it; otherwise NVLS, NCCL's default where the GPUs support it.
+    """The algorithm whose figures count: NCCL_ALGO's, else NVLS, which NCCL takes where the GPUs support it.
 
     A speed that NVLS would be slow for and a ring would not is a ring's.
     """

@@ -291,7 +291,7 @@ def compute_sustained(context: Context) -> Judgement:
 def compute_heat(context: Context) -> Judgement:
     """WARN for each GPU that will be too hot within half an hour, if it goes on so.
 
-    SKIP where no limit is known.
+    It is SKIP where no limit is known.
     """
     measured = active_of(context)
     if measured.device_kind != "cuda":
@@ -313,7 +313,7 @@ def compute_heat(context: Context) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class HeatSlope:
-    """A GPU's temperature over the last third of a load: the last one, and the change in degrees Celsius per minute."""
+    """The last temperature in the last third of a load, and its change in degrees Celsius per minute."""
 
     last_celsius: float
     celsius_per_minute: float
@@ -323,7 +323,7 @@ class HeatSlope:
 def end_slope(measured: ActiveMeasurement, result: SustainedResult) -> HeatSlope | None:
     """The slope at the end of that load.
 
-    None where fewer than three temperatures were read in its last third.
+    It is None where fewer than three temperatures were read in its last third.
     """
     ended = max((point.at_seconds for point in measured.telemetry), default=0.0)
     # The load is the last test: telemetry ends with it.

@@ -16,7 +16,8 @@ _VARYING = re.compile(r"\bpid(\(s\))? [\d, ]+|0x[0-9a-f]+|/torch_[\d_]+|\]:\d+")
 _LIKELIEST_FIRST = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 
 _SHARED_MEMORY = re.compile(
-    r"out of shared memory|shared memory \(?shm|killed by signal: Bus error|/torch_\d+.*No space|No space.*/torch_\d+"
+    r"out of shared memory|shared memory \(?shm|killed by signal: Bus error|/torch_\d+.*No space|"
+    r"No space.*/torch_\d+"
     r"|unable to (allocate|open|write).*torch_",
     re.IGNORECASE | re.DOTALL,
 )
@@ -76,13 +77,22 @@ _BY_TYPE = (
     ),
     (
         (
-            "KeyError", "IndexError", "AttributeError", "NameError", "UnboundLocalError", "TypeError",
-            "ZeroDivisionError", "AssertionError", "RecursionError", "NotImplementedError", "SyntaxError",
+            "KeyError",
+            "IndexError",
+            "AttributeError",
+            "NameError",
+            "UnboundLocalError",
+            "TypeError",
+            "ZeroDivisionError",
+            "AssertionError",
+            "RecursionError",
+            "NotImplementedError",
+            "SyntaxError",
         ),
         _OWN_REMEDY,
     ),
     (("MemoryError",), "Check how much memory the job may use: `free -g`, and the limit of its cgroup."),
-)  # fmt: skip
+)
 
 
 def join_alike(findings: Sequence[Finding], world_size: int) -> list[Finding]:

@@ -25,7 +25,7 @@ class Why:
 
 @dataclass(slots=True)
 class ByReason:
-    """One finding for each reason, with all ranks that it holds for: a fault of a thousand ranks is one finding."""
+    """One finding for each reason, with all its ranks: a fault of a thousand ranks is one finding."""
 
     kind: FindingKind
     fact: str  # what is so: `no peer access between GPUs`

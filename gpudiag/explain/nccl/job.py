@@ -1,4 +1,4 @@
-"""The facts of all processes merged: the communicators, each rank's host, and the transport between each pair."""
+"""The facts of all processes merged: communicators, each rank's host, the transport between each pair."""
 
 from collections import Counter
 from collections.abc import Iterable

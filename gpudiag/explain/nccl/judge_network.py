@@ -1,4 +1,4 @@
-"""What is wrong between hosts: sockets instead of RDMA, no GPUDirect RDMA, cards that are missing, idle or far away."""
+"""What is wrong between hosts: sockets, not RDMA; no GPUDirect RDMA; cards that are missing, idle or far."""
 
 import re
 from collections import Counter
@@ -151,7 +151,7 @@ def judge_gpu_direct(job: Job) -> Iterator[NcclFinding]:
 
 
 def _without_direct(job: Job, process: ProcessFacts) -> list[Sending]:
-    """The receiving ways of a process without GPUDirect RDMA, where all ways of that rank are so, or several."""
+    """A process's receiving ways without GPUDirect RDMA, where all ways of that rank are so, or several."""
     by_rank: dict[Who, list[Sending]] = {}
     for sending in job.sendings_of(process):
         way = sending.way
@@ -172,7 +172,7 @@ def _without_direct(job: Job, process: ProcessFacts) -> list[Sending]:
 
 
 def _reports_no_direct(job: Job, process: ProcessFacts) -> bool:
-    """Whether NCCL reports that no card reaches GPU memory, in a log that is cut before the ways between ranks."""
+    """Whether NCCL reports that no card reaches GPU memory, in a log cut before the ways between ranks."""
     cards = {nic.name for nic in process.nics}
     return (
         bool(cards)

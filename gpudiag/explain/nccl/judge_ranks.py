@@ -13,17 +13,29 @@ from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclInterface
 
 # What may differ between ranks or hosts of a healthy job.
 _OF_ONE_RANK = re.compile(
-    r"NCCL_(?:DEBUG\w*|HOSTID|COMM_ID|\w*_FILE|\w*DUMP\w*|RAS_ADDR|MNNVL_\w+|CUDA_PATH|CONF_FILE|\w+_CPUSET|VERSION|TESTS_\w+)"
+    r"NCCL_(?:DEBUG\w*|HOSTID|COMM_ID|\w*_FILE|\w*DUMP\w*|RAS_ADDR|MNNVL_\w+|CUDA_PATH|CONF_FILE|\w+_CPUSET|"
+    r"VERSION|TESTS_\w+)"
 )
 _OF_ONE_HOST = re.compile(r"NCCL_(?:\w*IFNAME|IB_HCA|\w*ADDR_RANGE)")
 # What every rank reads before its first communicator is made: one without a line for it does not have it.
 _READ_BY_ALL = frozenset(
     f"NCCL_{name}"
     for name in (
-        "SOCKET_IFNAME", "ALGO", "PROTO", "NVLS_ENABLE", "MIN_NCHANNELS", "MAX_NCHANNELS", "MIN_CTAS", "MAX_CTAS", "CUMEM_ENABLE",
-        "COLLNET_ENABLE", "IB_DISABLE", "NET", "BUFFSIZE",
+        "SOCKET_IFNAME",
+        "ALGO",
+        "PROTO",
+        "NVLS_ENABLE",
+        "MIN_NCHANNELS",
+        "MAX_NCHANNELS",
+        "MIN_CTAS",
+        "MAX_CTAS",
+        "CUMEM_ENABLE",
+        "COLLNET_ENABLE",
+        "IB_DISABLE",
+        "NET",
+        "BUFFSIZE",
     )
-)  # fmt: skip
+)
 _MAX_VALUES = 3
 _VIRTUAL = re.compile(r"(?:docker|virbr|veth|lxdbr|lxcbr|podman|cni-podman|br-[0-9a-f]{8,}|usb\d|idrac)")
 _LOOPBACK = re.compile(r"127\.|::1$")
@@ -124,7 +136,7 @@ def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFact
 
 
 def _split_settings(job: Job, name: str, values: dict[str | None, list[ProcessFacts]]) -> NcclFinding:
-    """The finding for several values of a variable of which none has a majority: all are named, nobody is blamed."""
+    """The finding for a variable whose values have no majority: all are named, nobody is blamed."""
     holders = {
         value: [one for process in processes for one in job.who(process)]
         for value, processes in values.items()
@@ -188,7 +200,7 @@ def judge_plugins(job: Job) -> Iterator[NcclFinding]:
 def _wrong_folder(why: str) -> str:
     """The folder of a library that the loader found and that lacks what the plugin needs.
 
-    Empty where it names none.
+    It is empty where it names none.
     """
     match = _WRONG_VERSION.match(why)
     return match[1] if match else ""

@@ -15,7 +15,8 @@ from gpudiag.explain.nccl.facts import Head
 MARK = b"NCCL "
 _LEVEL = re.compile(r"NCCL (?:INFO|WARN) ")
 _HEAD = re.compile(
-    r"(?P<host>[^\s:\[\]<>|]*):(?P<pid>\d+):(?P<thread>\d+) \[(?P<gpu>-?\d+)\] (?:\S+:\d+ (?:\(\w+\) )?)?NCCL (?:INFO|WARN) "
+    r"(?P<host>[^\s:\[\]<>|]*):(?P<pid>\d+):(?P<thread>\d+) \[(?P<gpu>-?\d+)\] "
+    r"(?:\S+:\d+ (?:\(\w+\) )?)?NCCL (?:INFO|WARN) "
 )
 # People take host and pid off what they post, or put words in their place.
 _HEAD_END = re.compile(r"(?:([^\s:\[\]<>|]*):(\w+):(\w+) )?\[(-?\d+)\] (?:\S+:\d+ (?:\(\w+\) )?)?$")
@@ -25,7 +26,7 @@ NOBODY = Head("", 0, 0, -1)
 
 
 class LineReader:
-    """Takes lines apart, and remembers the heads that it has seen: the same few stand before all lines of a job."""
+    """Takes lines apart, and remembers the heads that it has seen: a few stand before all lines of a job."""
 
     def __init__(self) -> None:
         self._heads: dict[str, Head] = {}

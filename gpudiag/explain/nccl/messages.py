@@ -1,4 +1,4 @@
-"""Reads the messages that describe a process: its interfaces, NICs, plugins, variables, and what NCCL does without."""
+"""Reads messages that describe a process: its interfaces, NICs, plugins, variables, what NCCL lacks."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,8 @@ _CONNECT = re.compile(
 )
 _PLATFORM = re.compile(r"Running on (\S+) platform|topology? file .*?/((?:p\d\w*|g\d\w*)[-.]\w*xl\w*)")
 _OPEN_ERROR = re.compile(
-    r"\w+/Plugin ?: (?:Plugin load \(\S+\) returned \d+ : )?\S+\.so\S*: (?=.*(?:version|undefined symbol|cannot open shared))"
+    r"\w+/Plugin ?: (?:Plugin load \(\S+\) returned \d+ : )?\S+\.so\S*: (?=.*(?:version|undefined symbol|"
+    r"cannot open shared))"
 )
 _REFUSES_P2P = (
     "P2P is disabled between",

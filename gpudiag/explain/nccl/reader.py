@@ -32,7 +32,8 @@ _NET = re.compile(r"NET/(.+?)/(\d+)(?:\((\d+)\))?((?:/[\w()-]+)*)$")
 _PEER_WAYS = ("IPC", "CUMEM", "MNNVL", "direct pointer", "indirect")
 _INIT = re.compile(
     r"comm (0x\w+) rank (\d+) nranks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId (0x\w+))?"
-    r"(?: parent (0x\w+)(?: (?:splitCount|childCount) (\d+))? color (-?\d+) key -?\d+ ?(?:commId (0x\w+))?)? ?- Init (START|COMPLETE)"
+    r"(?: parent (0x\w+)(?: (?:splitCount|childCount) (\d+))? color (-?\d+) key -?\d+ ?"
+    r"(?:commId (0x\w+))?)? ?- Init (START|COMPLETE)"
 )
 _LAYOUT = re.compile(
     r"comm (0x\w+) rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank \d+ MNNVL (\d)"
@@ -140,7 +141,7 @@ class NcclReader:
     def _communicator_of(
         self, process: ProcessFacts, head: Head, source: int, destination: int
     ) -> CommunicatorFacts:
-        """The communicator that a line about a channel belongs to: the thread's, else the largest that fits."""
+        """The communicator of a line about a channel: the thread's, else the largest that fits."""
         current = process.of_thread.get(head.thread)
         if current is not None:
             return current

@@ -10,7 +10,8 @@ from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
 
 _MODELS = re.compile(
-    r"torchvision\.models\.(?:resnet|resnext|wide_resnet|densenet|mobilenet|efficientnet_b|regnet|shufflenet|mnasnet|googlenet|inception|vgg\d+_bn)"
+    r"torchvision\.models\.(?:resnet|resnext|wide_resnet|densenet|mobilenet|efficientnet_b|regnet|shufflenet|"
+    r"mnasnet|googlenet|inception|vgg\d+_bn)"
 )
 
 

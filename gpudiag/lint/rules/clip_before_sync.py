@@ -30,7 +30,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _find_steps(program: Program) -> Iterator[Mistake]:
-    """Steps of an optimizer with gradients that a GradScaler has scaled, or that no backward pass averaged."""
+    """Optimizer steps on gradients that a GradScaler has scaled, or that no backward pass averaged."""
     steps = program.methods.get("step", [])
     stepped = [s for s in steps if "scaler" in program.values.kinds(s.receiver) and s.where.loops]
     if stepped and not program.owner and not program.mentions("update\\w*", "\\w*update"):
@@ -108,7 +108,8 @@ def _judge(program: Program, step: Step) -> Mistake | None:
             with_replaced(
                 program,
                 step.node,
-                f"{ast.unparse(model) if model else 'model'}.clip_grad_norm_({ast.unparse(limit) if limit else '1.0'})",
+                f"{ast.unparse(model) if model else 'model'}"
+                f".clip_grad_norm_({ast.unparse(limit) if limit else '1.0'})",
             ),
         )
     return None

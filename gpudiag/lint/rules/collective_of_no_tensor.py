@@ -92,7 +92,7 @@ def _is_a_list(program: Program, given: ast.expr) -> bool:
 def _repeated(program: Program, given: ast.expr | None) -> str | None:
     """The tensor of `[tensor] * size`, or of a list that takes one name for each rank.
 
-    None of other lists.
+    It is None for other lists.
     """
     if isinstance(given, ast.NamedExpr):
         given = given.value

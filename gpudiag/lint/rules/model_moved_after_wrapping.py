@@ -40,7 +40,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _replaces_a_layer(program: Program, made: ast.Assign) -> bool:
-    """Whether an assignment puts a new layer with parameters into a model that DDP holds: `model.module.fc = ..`."""
+    """Whether an assignment puts a new layer with parameters into a DDP model: `model.module.fc = ..`."""
     layers = (
         call
         for call in ast.walk(made.value)

@@ -33,9 +33,24 @@ _MOST_PARENTS = 8
 # The kernel's names of programs that start everything of a session, a container or a batch job (at most 15
 # characters).
 _OF_MACHINE = (
-    "systemd", "init", "sshd", "login", "su", "sudo", "tmux", "screen", "containerd-shim", "docker-init", "tini", "dumb-init",
-    "conmon", "slurmstepd", "slurmd", "kubelet", "cron",
-)  # fmt: skip
+    "systemd",
+    "init",
+    "sshd",
+    "login",
+    "su",
+    "sudo",
+    "tmux",
+    "screen",
+    "containerd-shim",
+    "docker-init",
+    "tini",
+    "dumb-init",
+    "conmon",
+    "slurmstepd",
+    "slurmd",
+    "kubelet",
+    "cron",
+)
 
 
 def read_job_cgroup(root: str = "/") -> str:

@@ -202,9 +202,18 @@ def _version(root: str) -> str:
 # --- settings
 
 _PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "GLOO_", "NSIGHT_", "OMP_", "TP_SOCKET_", "CUBLAS_")
-_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LD_LIBRARY_PATH",
-          "SLURM_NNODES", "SLURM_JOB_NUM_NODES",
-          "LD_PRELOAD")  # fmt: skip
+_NAMES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "LD_LIBRARY_PATH",
+    "SLURM_NNODES",
+    "SLURM_JOB_NUM_NODES",
+    "LD_PRELOAD",
+)
 # NCCL's pre-shared key; tokens and keys of hubs that share a prefix with us.
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PSK")
 _SET = "(set)"

@@ -1,4 +1,4 @@
-"""torchrun before it has ranks: its rendezvous by its command line, its stack and the kernel's list of connections."""
+"""torchrun before it has ranks: its rendezvous, by command line, stack and the kernel's connections."""
 
 import re
 import time
@@ -55,7 +55,7 @@ def look_at_agent(
 ) -> AgentSeen | None:
     """An agent of torchrun that has no ranks now.
 
-    None where its command line names no rendezvous of nodes.
+    It is None where its command line names no rendezvous of nodes.
     """
     options = read_options(agent.words, agent.environment or {})
     if options is None:
@@ -152,7 +152,7 @@ def _ago(process: Process, uptime_seconds: float) -> float:
 def _where(frames: Sequence[RawFrame]) -> str:
     """The outermost function of torch's rendezvous that a stack is in.
 
-    The agent's own where the nodes exchange their ranks.
+    It is the agent's own where the nodes exchange their ranks.
     """
     inside = [frame.function for frame in frames if _RENDEZVOUS in frame.file]
     if inside:
@@ -161,7 +161,7 @@ def _where(frames: Sequence[RawFrame]) -> str:
 
 
 def _entered(frames: Sequence[RawFrame]) -> Reading[float]:
-    """How many seconds ago the agent entered the rendezvous, by the variable `start` of torch's own timing around it."""
+    """Seconds since the agent entered the rendezvous, by the `start` of torch's own timing around it."""
     for frame in frames:
         values = {one.name: one.value for one in frame.variables}
         if values.get("key", "").strip("\"'") == _ENTERS:

@@ -99,7 +99,7 @@ def _fitting(pid: int, jobs: Sequence[FoundJob], processes: Mapping[int, Process
 def _refuse(process: Process) -> tuple[str, str] | None:
     """Why a process that is no Python's by its program is of no job.
 
-    None for one that runs a Python of its own.
+    It is None for one that runs a Python of its own.
     """
     who = f"process {process.pid} ({process.name})"
     read = read_stacks(process.pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
@@ -132,7 +132,7 @@ def _is_below(process: Process, pid: int, processes: Mapping[int, Process]) -> b
 def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
     """The first Python process below a shell or a wrapper.
 
-    Of a process that a join waits for, the one that joins.
+    For a process that a join waits for, it is the one that joins.
     """
     if not process.python:
         below = [one for one in processes.values() if one.python and _is_below(one, process.pid, processes)]
@@ -147,7 +147,7 @@ def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
 
 
 def _read_main(pid: int) -> Sequence[RawFrame]:
-    """The main thread's frames; tried again where py-spy is late, for whole jobs are distinguished by them."""
+    """The main thread's frames, tried again where py-spy is late: they distinguish whole jobs."""
     for _ in range(_TRIES):
         read = read_stacks(pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
         if not isinstance(read, Missing):

@@ -1,4 +1,4 @@
-"""Jobs on this machine: which processes are ranks of which job, by the variables of their launchers, or by their stacks."""
+"""Jobs on this machine: which processes are ranks of which job, by launchers' variables, or by stacks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +13,33 @@ from gpudiag.reference.waits import is_library
 # How launchers name rank, world size, local rank and local world size, and what all ranks of a run have
 # alike; the first that a process shows counts (gpudiag/ranks/launchers.py has the sources).
 _RANK_VARIABLES = (
-    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
-    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")),
-    ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", ()),
+    (
+        "torchrun",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
+    ),
+    (
+        "mpirun",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+    ),
+    (
+        "mpirun",
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_SIZE",
+        (),
+    ),
     ("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ("PMI_PORT",)),
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
-)  # fmt: skip
+)
 _LOOPBACK = ("localhost", "ip6-localhost", "::1")
 _MOST_RANKS = 512  # of one machine
 _MOST_DESCENDANTS = 48  # of one rank
@@ -55,7 +76,7 @@ class FoundJob:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Every process that belongs to the job, its launcher and those above it that start nothing else included."""
+        """Every process of the job, its launcher and those above it that start nothing else included."""
         own = {rank.process.pid for rank in self.ranks} | {one.pid for one in self.servers}
         below = {one.pid for rank in self.ranks for one in rank.descendants}
         return frozenset(own | below | ({self.launcher_process.pid} if self.launcher_process else set()))
@@ -136,7 +157,7 @@ def find_known_job(processes: Mapping[int, Process], pids: Mapping[int, int], wo
 def _without_launchers_of_others(
     groups: Iterable[list[_Candidate]], processes: Mapping[int, Process]
 ) -> list[list[_Candidate]]:
-    """The groups without processes that started the ranks of another one: `srun torchrun` is no rank itself."""
+    """The groups without processes that started another group's ranks: `srun torchrun` is no rank itself."""
     listed = list(groups)
     found = []
     for members in listed:
@@ -231,7 +252,7 @@ def with_own_descendants(job: FoundJob) -> FoundJob:
 
 
 def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadMain) -> FoundJob:
-    """The job of a Python process without launcher variables: the process alone, or the children that it waits for.
+    """The job of a Python process without launcher variables: it alone, or the children that it waits for.
 
     `torch.multiprocessing.spawn` and `multiprocessing.Process` leave no variable; what distinguishes them
     from the workers of a data loader is that the parent does nothing but wait for them to end.
@@ -278,7 +299,7 @@ def is_agent(process: Process) -> bool:
 def after_launcher(words: Sequence[str]) -> int | None:
     """Where torchrun's own options begin.
 
-    None for another program, such as one that was given torchrun as its command.
+    It is None for another program, such as one that was given torchrun as its command.
     """
     for place, word in enumerate(words[1:], start=1):
         if word.endswith(_AGENTS):

@@ -1,4 +1,4 @@
-"""Frames of a rank with what distinguishes ranks: numbers and words in variables, tensors' shapes, groups, source lines."""
+"""A rank's frames, with what distinguishes ranks: variables, tensors' shapes, groups, source lines."""
 
 import ast
 import hashlib
@@ -43,7 +43,7 @@ def describe_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
 def glance_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
     """The frames without what lies in the process's memory.
 
-    The user's with the text of their line and the loop that polls there.
+    The user's have the text of their line and the loop that polls there.
     """
     sources = Sources()
     return tuple(
@@ -61,7 +61,7 @@ def glance_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
 def mark_of(raw: Iterable[RawFrame]) -> str:
     """A short text that changes when the user's frames run: of where the objects of their variables lie.
 
-    Empty without such frames.
+    It is empty without such frames.
     """
     own = [
         (frame.function, frame.line, *((one.name, one.address) for one in frame.variables))
@@ -146,7 +146,7 @@ class Sources:
     def poll_loop(self, pid: int, file: str, number: int) -> str:
         """The loop around a line, where it only polls.
 
-        Empty for every other line, and where the file cannot be read.
+        It is empty for every other line, and where the file cannot be read.
         """
         return find_poll_loop(self._read_lines(pid, file), number)
 
@@ -218,7 +218,7 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
 
 
 def _guards_before(tree: ast.Module, node: ast.AST) -> list[str]:
-    """`after if rank not in members: continue (line 13)`: the conditions that lead away before a statement of the same block."""
+    """`after if rank not in members: continue (line 13)`: the conditions before it that lead away."""
     blocks = (
         block
         for parent in ast.walk(tree)
@@ -240,7 +240,7 @@ def _guards_before(tree: ast.Module, node: ast.AST) -> list[str]:
 
 
 def _describe_try(node: ast.Try, number: int) -> Iterator[str]:
-    """`try (line 8) whose except at line 12 goes on`, where the line is in its body and a handler swallows."""
+    """`try (line 8) whose except at line 12 goes on`, where its body has the line and a handler swallows."""
     if any(_has(one, number) for one in node.body):
         for handler in node.handlers:
             goes_on = not any(isinstance(one, ast.Raise) for one in ast.walk(handler))

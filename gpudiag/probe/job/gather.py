@@ -112,7 +112,7 @@ def _join_rank(rank: RankSeen, seen: RankSeen | None, at_seconds: float) -> Rank
 
 
 def _with_native_of(earlier: ProcessLook, later: ProcessLook) -> ProcessLook:
-    """The later look with the C functions that were read at the earlier one, where the main thread is still at the same lines."""
+    """The later look, with the earlier one's C functions where the main thread is still at the same lines."""
     one, other = earlier.main, later.main
     if one is None or other is None or not one.native:
         return later

@@ -101,7 +101,7 @@ def with_gpu_looks(
     gpus: Iterable[Mapping[int, tuple[float, Mapping[str, Any]]]],
     pids: frozenset[int],
 ) -> RankSeen:
-    """The rank with the looks at its GPU: the one that lists its process, else the only one whose device it has open.
+    """The rank with the looks at its GPU: the one that lists its process, or the only one that it has open.
 
     `gpus` are the sheets of each GPU by moment; a rank on several GPUs, or on none that is known, gets no
     looks.

@@ -1,4 +1,4 @@
-"""The lock file for which a thread sleeps and asks again: filelock, fasteners, portalocker, and loops of the user's own.
+"""The lock file for which a thread sleeps and asks again: filelock, fasteners, portalocker, a user's loop.
 
 Such a wait makes no system call that names the file: the library opens it, is refused, and sleeps. The path
 is a variable of its frames, or stands in one of the user's; /proc shows who has the file, or that nobody has
@@ -88,7 +88,10 @@ def _as_path(pid: int, variable: Variable) -> str | None:
 
 
 def _read_whole(pid: int, address: int, beginning: str) -> str | None:
-    """A str of ASCII in a process's memory that begins so: its length is the third word, its text follows its header (CPython 3.10 to 3.14)."""
+    """A str of ASCII in a process's memory that begins so, read whole.
+
+    Its length is the third word, and its text follows its header (CPython 3.10 to 3.14).
+    """
     memory = Memory.open(pid)
     try:
         data = memory.read(address, 64 + _LONGEST_PATH)

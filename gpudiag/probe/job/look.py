@@ -55,7 +55,7 @@ Emit = Callable[[Any], None]
 def stream_looks(
     emit: Emit, pid: int | None, slurm_job: str | None, looks: int, between_seconds: float
 ) -> None:
-    """Send the jobs that are wanted, then each look at each process of theirs, then lines of their sources."""
+    """Send the jobs that are wanted, then each look at each process of theirs, then source lines."""
     started = monotonic()
     processes = list_processes()
     chosen = choose_jobs(processes, pid, slurm_job)
@@ -241,7 +241,7 @@ def _gpus(pid: int) -> tuple[str, ...]:
 def _driver(pid: int) -> str:
     """The library of a GPU's driver that a process has loaded, by its name.
 
-    Empty where it has none, or it may not be read.
+    It is empty where it has none, or it may not be read.
     """
     try:
         found = _DRIVER.search(read_text(f"/proc/{pid}/maps"))

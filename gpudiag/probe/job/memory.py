@@ -126,9 +126,10 @@ def _read_name(memory: Memory, backend: bytes) -> str:
 
 
 def _read_ranks(memory: Memory, backend: bytes, size: int) -> tuple[int, ...]:
-    """The job's ranks in the group: a std::vector of as many different numbers in what the backend points to, its options.
+    """The job's ranks in the group, by a std::vector of `size` different numbers in the backend's options.
 
-    (Backend.hpp: `global_ranks_in_group`.) Empty where there is none, as of the default group, or several.
+    It is `global_ranks_in_group` of Backend.hpp. Empty where there is no such vector, as of the default
+    group, or several.
     """
     found = set()
     for pointer in struct.unpack(f"{_BACKEND_BYTES // 8}Q", backend):

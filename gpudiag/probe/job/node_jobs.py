@@ -1,4 +1,4 @@
-"""The jobs of several processes that run on this machine, listed by a guarded child for whoever watches them all."""
+"""This machine's jobs of several processes, listed by a guarded child for whoever watches them all."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ def explain_refusal(pid: int, words: str) -> Missing:
 
 
 def read_trace_rights() -> dict[str, Any]:
-    """A sheet's document of model.doctor.TraceRights: what decides whether this user may look into its processes."""
+    """A sheet's document of TraceRights: what decides whether this user may look into its processes."""
     sheet = Sheet()
     sheet.values["is_root"] = os.geteuid() == 0
     sheet.read("ptrace_scope", lambda: int(read_text(_SCOPE)))

@@ -1,4 +1,4 @@
-"""Loops that only ask whether something has come, by their source: `while not done(): sleep(1)`, `while flag[0] == 0: pass`.
+"""Loops that only ask if something has come, by source: `while not done(): sleep(1)`, `while not flag: pass`.
 
 Whoever is in one takes processor time, is seen at several lines and counts its attempts, and yet has done
 nothing. So a loop counts as polling only where nothing in its body can be work: it asks, it waits, it logs,
@@ -13,12 +13,18 @@ from collections.abc import Iterator, Sequence
 _MOST_LINES = 120  # of a loop, and of what stands before the line in it
 # Calls that ask or wait, by their last name; what logs, counts time and compares is no work either.
 _ASKS = frozenset((
-    *("sleep", "wait", "wait_for", "poll", "select", "sched_yield", "pause", "acquire", "is_set", "is_alive", "done", "ready", "test", "query"),
-    *("empty", "qsize", "exists", "isfile", "isdir", "is_file", "is_dir", "lexists", "stat", "lstat", "getmtime", "getsize", "listdir", "glob"),
-    *("get", "get_nowait", "check", "num_keys", "is_completed", "returncode", "getppid", "getpid", "kill", "head", "lockf", "flock"),
-    *("time", "monotonic", "perf_counter", "time_ns", "now", "len", "all", "any", "min", "max", "int", "float", "bool", "str", "bytes", "range"),
-    *("isinstance", "getattr", "hasattr", "locked", "print", "debug", "info", "warning", "error", "log", "flush", "format", "join", "append"),
-    *("unpack", "unpack_from", "from_bytes", "load_acquire", "read_flag", "value", "item", "timedelta", "uniform", "random"),
+    *("sleep", "wait", "wait_for", "poll", "select", "sched_yield", "pause", "acquire", "is_set",
+      "is_alive", "done", "ready", "test", "query"),
+    *("empty", "qsize", "exists", "isfile", "isdir", "is_file", "is_dir", "lexists", "stat", "lstat",
+      "getmtime", "getsize", "listdir", "glob"),
+    *("get", "get_nowait", "check", "num_keys", "is_completed", "returncode", "getppid", "getpid", "kill",
+      "head", "lockf", "flock"),
+    *("time", "monotonic", "perf_counter", "time_ns", "now", "len", "all", "any", "min", "max", "int",
+      "float", "bool", "str", "bytes", "range"),
+    *("isinstance", "getattr", "hasattr", "locked", "print", "debug", "info", "warning", "error", "log",
+      "flush", "format", "join", "append"),
+    *("unpack", "unpack_from", "from_bytes", "load_acquire", "read_flag", "value", "item", "timedelta",
+      "uniform", "random"),
 ))  # fmt: skip
 _WAITS = frozenset(
     (
@@ -32,7 +38,7 @@ _HEAD = re.compile(r"(async\s+)?def\b|class\b")
 def find_poll_loop(lines: Sequence[str], number: int) -> str:
     """`while True (line 32)`: the innermost `while` around a line, where it only polls.
 
-    Empty for every other place.
+    It is empty for every other place.
     """
     block = _loop_around(lines, number)
     if block is None:
@@ -56,7 +62,7 @@ def find_poll_loop(lines: Sequence[str], number: int) -> str:
 def _loop_around(lines: Sequence[str], number: int) -> tuple[int, str] | None:
     """Where the innermost `while` around a line begins, and its text.
 
-    None where there is none in its function.
+    It is None where there is none in its function.
     """
     if not 0 < number <= len(lines) or not lines[number - 1].strip():
         return None
@@ -120,14 +126,14 @@ def _called(node: ast.AST) -> Iterator[str]:
 
 
 def _leaves(loop: ast.While, name: str) -> bool:
-    """Whether a function is only called where the loop ends: in a `raise`, or in what a `return` gives back."""
+    """Whether a function is called only where the loop ends: in a `raise`, or in what is returned."""
     inside = [one for one in ast.walk(loop) if isinstance(one, ast.Raise | ast.Return)]
     total = sum(called == name for called in _called(loop))
     return total == sum(called == name for one in inside for called in _called(one))
 
 
 def _is_leaving(loop: ast.While, number: int) -> bool:
-    """Whether a line of the loop works on what leaves it: `return load()` in a `try`, of a loop that tries again."""
+    """Whether a line works on what leaves the loop: `return load()` in a `try`, in a loop of attempts."""
     tries = [one for node in ast.walk(loop) if isinstance(node, ast.Try) for one in node.body]
     return any(
         isinstance(one, ast.Return)

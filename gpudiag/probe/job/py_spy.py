@@ -143,7 +143,7 @@ def read_native(pid: int, *, timeout_seconds: float) -> Reading[tuple[str, ...]]
 
 
 class StopWatch:
-    """Measures for how long a process is held by a tracer within a `with`: `seconds`, to some milliseconds."""
+    """Measures how long a tracer holds a process within a `with`: `seconds`, to some milliseconds."""
 
     def __init__(self, pid: int) -> None:
         self.seconds = 0.0
@@ -173,7 +173,7 @@ class StopWatch:
 
 
 def _continue_stopped(pid: int) -> None:
-    """Continue a process that a killed py-spy left stopped: it was killed after it asked for the stop, and before that came.
+    """Continue a process that a killed py-spy left stopped: the stop that it had asked for came afterwards.
 
     Only called for a process of which no thread was stopped before.
     """

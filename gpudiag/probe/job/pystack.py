@@ -19,7 +19,7 @@ _THREAD = re.compile(r"^Traceback for thread (\d+) ")
 
 
 def read_native(pid: int) -> Reading[tuple[str, ...]]:
-    """The C functions above the last Python frame of the main thread, innermost first, each with its library."""
+    """The C functions above the main thread's last Python frame, innermost first, each with its library."""
     beside = os.path.join(os.path.dirname(sys.executable), "pystack")
     program = beside if os.access(beside, os.X_OK) else shutil.which("pystack")
     if program is None:

@@ -54,7 +54,7 @@ class OwnRanks:
 def start_ranks(command_pid: int, variable: str, run_id: str, *, families: bool) -> GuardedChild:
     """A child that lists the ranks whose environment has the run's id.
 
-    With `families` those that have no rank, too.
+    With `families`, those that have no rank are listed too.
     """
     return start_guarded(
         "gpudiag.probe.job.ranks_of_run:stream_ranks", command_pid, variable, run_id, families
@@ -86,7 +86,7 @@ def _of_family(job: Job) -> OwnRanks:
 def stream_ranks(emit: Emit, command_pid: int, variable: str, run_id: str, families: bool) -> None:
     """Send `("ranks", [[pid, rank, error file], ...], world size, expected, torchrun without ranks)`.
 
-    Without ranks, the family's `("jobs", ...)`.
+    Without ranks, it sends the family's `("jobs", ...)`.
     """
     processes = list_processes()
     for job in find_launched_jobs(processes):

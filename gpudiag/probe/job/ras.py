@@ -1,4 +1,4 @@
-"""A client of NCCL's RAS subsystem: every NCCL job from 2.24 on listens on localhost:28028, or at NCCL_RAS_ADDR.
+"""A client of NCCL's RAS subsystem: each NCCL job since 2.24 listens on localhost:28028, or at NCCL_RAS_ADDR.
 
 The protocol is text: a line with the protocol's version, then commands that are answered with OK or an error,
 then STATUS, whose answer ends with the connection. All processes of a machine share the port, of whatever

@@ -1,4 +1,4 @@
-"""Jobs of a server and its workers, without RANK in an environment: inference engines, Ray actors, processes that a program spawns.
+"""Jobs of a server and its workers, without RANK: inference engines, Ray actors, processes of one program.
 
 Ranks are recognised by what they share: a torch store or process groups (stores.py), or a group in their
 stacks. A server that gives them requests is no rank, though it started them. A rank's number comes from its
@@ -174,7 +174,7 @@ class _Finder:
         return self._build(workers, size, meeting) if len(workers) > 1 else None
 
     def find_by_stacks(self, siblings: Sequence[Process]) -> FoundJob | None:
-        """The job of processes that one process started, where some are seen to make or to use a process group."""
+        """The job of one process's children, where some are seen to make or to use a process group."""
         parent = self.processes.get(siblings[0].parent_pid)
         if parent is not None and parent.python and joins_children(self.read_main(parent.pid)):
             return None
@@ -271,7 +271,7 @@ class _Finder:
         return found
 
     def _find_servers(self, workers: Sequence[_Worker]) -> tuple[Process, ...]:
-        """The Python process that started the ranks, those above it that have torch, and those that call the ranks over TCP.
+        """The Python process that started the ranks, those above it with torch, and callers of ranks by TCP.
 
         Whatever else is above them, as a supervisor, gives them no work.
         """
@@ -326,7 +326,7 @@ def _default_group(frames: Iterable[Frame]) -> tuple[int, int] | None:
 
 
 def _find_size(workers: Iterable[_Worker]) -> int | None:
-    """The size of the job: that of the default group in memory, else that of torch's own variables and the user's."""
+    """The size of the job: the default group's in memory, else that of torch's variables and the user's."""
     listed = list(workers)
     groups = {found[1] for one in listed if (found := _default_group(one.frames)) is not None}
     if len(groups) == 1:
@@ -351,7 +351,7 @@ def _values(frames: Sequence[RawFrame], name: str) -> list[str]:
 
 
 def _name_of(process: Process, raw: Iterable[RawFrame]) -> str:
-    """What a process is called: a title in the place of its command line, else its name in multiprocessing."""
+    """What a process is called: a title in place of its command line, else its name in multiprocessing."""
     words = " ".join(process.words)
     if words and not (process.words[0].startswith("/") or "python" in process.words[0]):
         return words
@@ -363,7 +363,7 @@ def _name_of(process: Process, raw: Iterable[RawFrame]) -> str:
 
 
 def _number(workers: Sequence[_Worker], size: int | None) -> dict[int, int]:
-    """The ranks by pid, as far as they are known: from the surest source on, each only where it contradicts nothing."""
+    """The ranks by pid, as far as known: from the surest source on, each where it contradicts nothing."""
     known = {one.pid: found[0] for one in workers if (found := _default_group(one.frames)) is not None}
     if len(set(known.values())) < len(known):
         return {}

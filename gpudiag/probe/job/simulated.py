@@ -1,4 +1,4 @@
-"""The jobs that stand still on a simulated machine, as its scenario has them: looks at real jobs, recorded."""
+"""The jobs that stand still on a simulated machine, by its scenario: looks at real jobs, recorded."""
 
 import json
 import os
@@ -14,7 +14,7 @@ JOBS_FILE = "GPUDIAG_SIMULATED_JOBS"
 def read_simulated_jobs() -> tuple[Job, ...] | None:
     """The jobs of the simulated machine.
 
-    None where its scenario has none, so that jobs are this machine's own.
+    It is None where its scenario has none, so that jobs are this machine's own.
     """
     path = os.environ.get(JOBS_FILE) if os.environ.get(SIMULATED) else None
     if path is None:

@@ -29,8 +29,8 @@ def add_stacks(look: ProcessLook, stacks: Mapping[int, RawThread], source: str) 
 def look_at_self(stacks: Mapping[int, RawThread], source: str) -> ProcessLook | None:
     """This process as a look from outside shows it, with the lines of its sources.
 
-    None where /proc does not show it. Of other threads than the main one those are there that are in a line
-    of the user's.
+    It is None where /proc does not show it. Of other threads than the main one those are there that are in a
+    line of the user's.
     """
     look = look_at_process(os.getpid(), 0.0)
     if look is None:

@@ -1,4 +1,4 @@
-"""What a job reports about itself, read at the places that its environment sets: NCCL RAS, flight records, the debug server.
+"""What a job reports about itself, where its environment sets it: NCCL RAS, flight records, debug server.
 
 Each source has a thread and all have one deadline: a pipe, a disk or a server that does not answer costs only
 itself. Nothing is sent to a port that no process of the job listens on. A dump is asked for only where the
@@ -95,7 +95,7 @@ def _read_variables(root: Path, pid: int) -> dict[str, str]:
 
 
 def _read_start(root: Path, seen: RankSeen) -> float:
-    """When the rank started: a dump that is older is of another run, as of the attempt before an elastic restart."""
+    """When the rank started: an older dump is of another run, as the attempt before an elastic restart."""
     with suppress(OSError, ValueError, IndexError):
         uptime_seconds = float((root / "proc/uptime").read_text().split()[0])
         started_seconds = read_stat(seen.pid, root=f"{root}/proc").started_seconds

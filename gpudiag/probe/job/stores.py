@@ -1,4 +1,4 @@
-"""Processes that share a torch store or a process group, by their TCP connections: ranks of one job, whatever started them.
+"""Processes that share a torch store or a process group, by TCP connections: a job's ranks, however started.
 
 `init_process_group` leaves a connection from every rank to one listening port, that of the TCPStore, and the
 process that serves it is connected to itself (torch/distributed/rendezvous.py). Where the store is a file, as
@@ -65,7 +65,7 @@ class Connections:
         return join_meetings(meshes)
 
     def find_callers(self, members: frozenset[int]) -> frozenset[int]:
-        """Outside processes that are connected to ports of two members or more, as the driver of Ray's actors."""
+        """Outside processes with connections to ports of two or more members, as the driver of Ray actors."""
         called: dict[int, set[int]] = {}
         for port, owners in self.listeners.items():
             for owner in owners & members:
@@ -98,7 +98,7 @@ def runs_process_group(pid: int, root: Path = Path("/")) -> bool:
 
 
 def read_connections(pids: Iterable[int], root: Path = Path("/")) -> Connections:
-    """The TCP connections between these processes, parents first: a socket that a child inherited is theirs."""
+    """The TCP connections between these processes, parents first: an inherited socket is the parent's."""
     listeners: dict[Port, set[int]] = {}
     clients: dict[Port, set[int]] = {}
     addresses: dict[Port, str] = {}

@@ -125,9 +125,9 @@ def find_awaited(call: Call) -> Awaited | None:
 def end_of_sleep(call: Call) -> float | None:
     """When a sleep ends, by CLOCK_MONOTONIC.
 
-    None for another call, or a sleep without a time at which it ends. `time.sleep` of Python 3.11 and later
-    sleeps until a time (clock_nanosleep(2)); before that it gave the kernel a length, of which nothing shows
-    how much has passed.
+    It is None for another call, or a sleep without a time at which it ends. `time.sleep` of Python 3.11 and
+    later sleeps until a time (clock_nanosleep(2)); before that it gave the kernel a length, of which nothing
+    shows how much has passed.
 
     Raises:
         OSError: the process is gone, or may not be read.
@@ -153,7 +153,9 @@ def read_wake_up(call: Call) -> float | None:
 def describe_descriptor(pid: int, number: int, *, with_other_end: bool = True) -> Awaited:
     """What a descriptor of a process stands for.
 
-    Of a pipe or a connection, who has the other end, which all processes are asked for. Raises:
+    Of a pipe or a connection, who has the other end, which all processes are asked for.
+
+    Raises:
         OSError: the process or the descriptor is gone, or may not be read.
     """
     target = os.readlink(f"/proc/{pid}/fd/{number}")
@@ -172,7 +174,8 @@ def _file(pid: int, path: str) -> Awaited:
     if path.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
         return Awaited("terminal", shown)
     system = find_file_system(pid, path)
-    if path.startswith("/dev/") and not path.startswith("/dev/shm"):  # noqa: S108 - it is compared, not written
+    # The path is compared, not written.
+    if path.startswith("/dev/") and not path.startswith("/dev/shm"):  # noqa: S108
         return Awaited("device", shown, system)
     far = system.partition(" ")[0] in _FAR_FILE_SYSTEMS
     kind = "file"
@@ -263,7 +266,7 @@ def _choose(call: Call, numbers: list[int]) -> Awaited | None:
 
 
 def _rank_among_polled(one: Awaited) -> int:
-    """How much a descriptor among several shows, the most first: an event loop has a nameless socket by which it wakes itself."""
+    """How much a polled descriptor shows, the most first: an event loop wakes itself by a nameless socket."""
     kinds = ("socket", "fifo", "pipe", "terminal", "process")
     return len(kinds) if one.kind not in kinds or one.name == NAMELESS_SOCKET else kinds.index(one.kind)
 

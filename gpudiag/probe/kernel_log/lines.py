@@ -110,7 +110,8 @@ _NOT_STARTED_PATTERN = re.compile(
 # NVIDIA 470.xx Legacy drivers.
 _IGNORED_PATTERN = re.compile(
     r"NVRM: ignoring (?:the legacy GPU|probe for VF) (?P<where>[0-9a-f:.]+)"
-    r"|NVRM: installed in this system is not supported by|NVRM:\s+supported through the NVIDIA \S+ Legacy drivers"
+    r"|NVRM: installed in this system is not supported by|"
+    r"NVRM:\s+supported through the NVIDIA \S+ Legacy drivers"
     r"|NVRM: .*is ignored by this driver",
     re.IGNORECASE,
 )

@@ -39,7 +39,10 @@ _STAMP = (
     rb"(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)|"
     rb"(?P<unix>\d{9,10}\.\d+))\s"
 )
-_KERNEL_TAG = rb"\s*\S+\s+(?:\w+\.\w+\s+)?kernel(?:\[\d+\])?(?::| - - -)\s*(?:\[\s*\d+\.\d+\](?:\[\s*[TC]\d+\])?\s*)?(?P<text>.*)"
+_KERNEL_TAG = (
+    rb"\s*\S+\s+(?:\w+\.\w+\s+)?kernel(?:\[\d+\])?(?::| - - -)\s*"
+    rb"(?:\[\s*\d+\.\d+\](?:\[\s*[TC]\d+\])?\s*)?(?P<text>.*)"
+)
 _ANY_LINE = re.compile(_STAMP)
 _KERNEL_LINE = re.compile(_STAMP + _KERNEL_TAG)
 # A reset reported by a user through /dev/kmsg: a syslog daemon takes the word before the colon for its

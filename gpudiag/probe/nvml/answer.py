@@ -464,7 +464,8 @@ _ON_WINDOWS = (
 )
 # The dynamic linkers' words: glibc's and musl's.
 _OF_ANOTHER_LIBC = re.compile(
-    r"undefined symbol|symbol not found|Error relocating|GLIBC_[\d.]+' not found|ld-linux\S*|libc\.musl|__\w+_chk",
+    r"undefined symbol|symbol not found|Error relocating|GLIBC_[\d.]+' not found|ld-linux\S*|libc\.musl|"
+    r"__\w+_chk",
     re.IGNORECASE,
 )
 _OF_ANOTHER_MACHINE = re.compile(

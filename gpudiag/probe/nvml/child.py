@@ -9,11 +9,12 @@
     ("all_asleep", [BUS_ID, ...]) all GPUs are, and NVML was not asked; nothing follows
     ("asleep", INDEX, BUS_ID)     a GPU that is not asked: that would wake it
     ("attaching", AT)             now the GPUs' handles are asked for (`time.monotonic`)
-    ("attached", INDEX, AT, WAITED)  a handle has come, or was refused; of a slow one, how long its thread had no processor
+    ("attached", INDEX, AT, WAITED)  a handle has come, or was refused; of a slow one, how long its thread had
+                                  no processor
     ("late", INDEX, CALL, {...})  a GPU that is still being asked: the call under way, its sheet so far
     ("device", INDEX, {...})      one GPU's sheet, when it is whole
     ("process", PID, {...})       what /proc shows of one process on a GPU
-    ("peers", INDEX, {...})       what lies between one GPU and the others (`peers`), once all of them are read
+    ("peers", INDEX, {...})       what lies between one GPU and the others (`peers`), once all are read
     ("calling", INDEX, CALL)      the call that is made next; only after a crash (careful.py)
     ("late_peers", INDEX, CALL, OTHER)  a call about this GPU and that other one that has not returned
 
@@ -140,7 +141,7 @@ def stream_nvml(
 
 
 def _await(batch: Batch, late: list[Callable[[], bool]], patience_seconds: float = float("inf")) -> None:
-    """Return when all is read, or after `patience_seconds` of given time without news, which each of `late` sends."""
+    """Return when all is read, or after `patience_seconds` of given time in which no `late` sends news."""
     last_news, waited = monotonic(), waited_seconds()
     while not batch.done.wait(_LATE_AFTER_SECONDS):
         if any([send_late() for send_late in late]):

@@ -113,7 +113,8 @@ def _asked_together(ask: Ask, count: int) -> dict[tuple[str, int], int]:
         values = list(
             ask.allowing(_ANY_CODE, "nvmlDeviceGetFieldValues", [*wanted.values(), *TRAFFIC_FIELDS])
         )
-    except Exception:  # noqa: BLE001 - a driver that refuses the batch answers the single questions, or with the reason
+    # A driver that refuses the batch answers the single questions, or gives the reason there.
+    except Exception:  # noqa: BLE001
         return {}
     ask.fields.update(zip(TRAFFIC_FIELDS, values[len(wanted) :], strict=True))
     found = {}

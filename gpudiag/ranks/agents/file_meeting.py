@@ -1,4 +1,4 @@
-"""On which machines the processes are that meet at a file (`--init-method file:///PATH`): by cards that they put beside it.
+"""On which machines processes are that meet at a file (`--init-method file:///PATH`): by cards beside it.
 
 The file itself shows nothing of that, and ranks of one machine are started otherwise than those of several.
 """
@@ -47,7 +47,7 @@ def place_by_file(
     notice: Callable[[str], None] | None = None,
     variables: Mapping[str, str] = os.environ,
 ) -> RankEnvironment | None:
-    """The place of this process where it meets the others at a file: with rank 0's machine, if there are several.
+    """The place of this process where it meets others at a file: with rank 0's machine, if there are several.
 
     Any other environment stays as it is. `notice` is called after 5 s with what is waited for.
 
@@ -102,7 +102,7 @@ def _placed(
 def _reachable(theirs: tuple[str, ...], own: tuple[str, ...]) -> str | None:
     """The first of rank 0's addresses in a network that this machine is in too; else the first.
 
-    None without any.
+    It is None without any.
     """
     networks = {ipaddress.ip_interface(one).network for one in own}
     shared = (one for one in theirs if ipaddress.ip_interface(one).network in networks)
@@ -113,7 +113,7 @@ def _reachable(theirs: tuple[str, ...], own: tuple[str, ...]) -> str | None:
 def _addresses(variables: Mapping[str, str]) -> tuple[str, ...]:
     """This machine's addresses with their networks, without loopback.
 
-    Those of the interface for ranks first.
+    Those of the interface for ranks come first.
     """
     wanted = {variables[name].lstrip("=") for name in _INTERFACE_VARIABLES if variables.get(name)}
     try:

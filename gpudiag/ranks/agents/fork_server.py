@@ -38,7 +38,7 @@ class TemplateProcess(Protocol):
         """How it ended, or minus the signal, once its socket closed, not reaped; None if unknown."""
 
     def end(self, deadline: float) -> None:
-        """Give it time to reap its ranks, then kill its process group, then have it reaped, until `time.monotonic`."""
+        """Let it reap its ranks, then kill its process group, then have it reaped, until `time.monotonic`."""
 
     def error_text(self) -> str:
         """What the process that it comes from wrote, where that failed; empty if nothing."""
@@ -80,7 +80,7 @@ class OwnTemplate:
         return None
 
     def end(self, deadline: float) -> None:
-        """End it; in this order, because the kernel cannot reuse the group's id before the template is reaped."""
+        """End it in this order: the kernel cannot reuse the group's id before the template is reaped."""
         patience = min(deadline, time.monotonic() + _PATIENCE_SECONDS)
         while not self._has_ended() and time.monotonic() < patience:
             time.sleep(0.002)
@@ -109,7 +109,8 @@ class ForkServer:
         self._replies: dict[int, dict[str, Any]] = {}  # what is known of each fork, by its number
         self._numbers = 0
         self._lost = False
-        self._output = open(os.memfd_create("gpudiag-torch-output"), "w+b")  # noqa: SIM115 - closed with the server
+        # The file is closed with the server.
+        self._output = open(os.memfd_create("gpudiag-torch-output"), "w+b")  # noqa: SIM115
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._program: Program | None = None
@@ -281,7 +282,7 @@ class ForkedProcess:
     def release(self) -> int | None:
         """Have what is left of it killed and reaped, without waiting for that.
 
-        Its exit status, if it has ended.
+        It returns its exit status, if it has ended.
         """
         self._server.await_reply(self._number, "exit", time.monotonic() + _REPORT_SECONDS)
         self._server.release(self._number)

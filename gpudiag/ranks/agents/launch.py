@@ -231,7 +231,7 @@ def _watch(
 
 
 def _may_be_elsewhere(environment: RankEnvironment) -> bool:
-    """Whether ranks may be on other machines: also where each process was given a loopback address by hand."""
+    """Whether ranks may be on other machines, also where each process got a loopback address by hand."""
     by_hand = environment.launcher in (Launcher.EXPLICIT, Launcher.VARIABLES)
     return environment.world_size > 1 and (by_hand or not environment.on_one_machine)
 
@@ -239,7 +239,7 @@ def _may_be_elsewhere(environment: RankEnvironment) -> bool:
 def _announcer(environment: RankEnvironment, discovery: Discovery, run_id: str) -> Announcer | None:
     """What finds other agents of the job that do not find this one.
 
-    None where all ranks are on this machine.
+    It is None where all ranks are on this machine.
     """
     if environment.master is None or environment.master_port is None or not _may_be_elsewhere(environment):
         return None

@@ -1,4 +1,4 @@
-"""Links between agents: typed messages over a socket, the handshake with agents that connect, the wait for both."""
+"""Links between agents: typed messages over a socket, the handshake with new agents, the wait for both."""
 
 import contextlib
 import json
@@ -210,7 +210,7 @@ class Link:
         self._connection.close()
 
     def _flush(self, seconds: float, *, apart: bool = True) -> None:
-        """Send what is buffered, `apart` in small packets, waiting at most `seconds` for the other end to read."""
+        """Send what is buffered, `apart` in small packets; wait `seconds` at most for the other end."""
         deadline = time.monotonic() + seconds
         self._connection.setblocking(False)
         while self._unsent and not self._unsendable:

@@ -127,7 +127,7 @@ class RankRecord:
 
     @property
     def connecting(self) -> bool:
-        """Whether it is in the rendezvous, and has no connection to the store there yet, as far as can be seen."""
+        """Whether it is in the rendezvous, without a connection to the store yet, as far as can be seen."""
         return self.seen.stage == RENDEZVOUS and self.store_port is not None and not self.connected
 
     @property
@@ -369,7 +369,7 @@ class LocalRanks:
         variables: Mapping[str, str] | None = None,
         server: ForkServer | None = None,
     ) -> None:
-        """Start the template, with `variables` added to its environment: forked by the server, or in `python`.
+        """Start the template, with `variables` in its environment too: forked by the server, or in `python`.
 
         Raises:
             OSError: the interpreter cannot be executed.
@@ -411,7 +411,7 @@ class LocalRanks:
         return tuple(record.view(host, load) for record in self.records)
 
     def limit_start(self, seconds: float, limit_seconds: float) -> None:
-        """Take the start for failed if it has gone on for that long, and longer than the limit on this host's load."""
+        """Take the start for failed if it took that long, and longer than the limit on this host's load."""
         limit = limit_seconds * self.load
         starting = any(record.seen.life is Life.NOT_STARTED for record in self.records)
         if starting and self.start_failure is None and seconds > limit:

@@ -46,7 +46,7 @@ _OF_THE_NETWORK = (
 def meeting_point(init_method: str) -> Address | None:
     """Rank 0's machine and port, where that `--init-method` has ranks meet.
 
-    None where it names a file, or nothing.
+    It is None where it names a file, or nothing.
     """
     if init_method == "env://":
         host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
@@ -140,7 +140,7 @@ class MeetingFaults:
     def _find_shut_out(self, now: float, ranks: tuple[int, ...]) -> tuple[Incident, ...]:
         """That these ranks reach the port of the store and not this agent.
 
-        Nothing where one of them left no note.
+        There is none where one of them left no note.
         """
         notes = {} if self._store is None else self._store.notes
         if self._point is None or not ranks or not all(rank in notes for rank in ranks):
@@ -167,7 +167,7 @@ class MeetingFaults:
 
 
 def _may_be_explained(incident: Incident) -> bool:
-    """Whether addresses or ports may be why: of ranks that are still meeting, and that did not fail by themselves."""
+    """Whether addresses or ports may be why: of ranks that still meet and did not fail by themselves."""
     if incident.stage not in (RENDEZVOUS, INIT):
         return False
     if incident.kind is IncidentKind.RAISED:

@@ -70,7 +70,7 @@ class Verdict:
 
 
 def report_seconds(world_size: int) -> float:
-    """How often a follower reports: the leader takes a few thousand reports a second, however many ranks there are."""
+    """Seconds between a follower's reports: the leader takes a few thousand a second from all ranks."""
     return max(_TICK_SECONDS, world_size / _REPORTS_PER_SECOND)
 
 
@@ -111,7 +111,9 @@ class Follower:
     def follow(self, rank: int, location: messages.AgentLocation, port: int | None, leader: int) -> Verdict:
         """Follow rank `leader`'s agent, and return its verdict.
 
-        `port` is where this one listens for other machines. Raises:
+        `port` is where this one listens for other machines.
+
+        Raises:
             UsageError: another process in the run has the same rank.
             LinkLostError: the leader is gone, and had not judged the run.
             LaunchError: the leader is gone; it had judged the run, and its verdict did not arrive.
@@ -176,7 +178,7 @@ class Follower:
             raise
 
     def _replies(self, leader: int) -> bool:
-        """Whether the silent leader's process runs: it may be starved, or be looking at the network itself."""
+        """Whether the silent leader's process runs: it may be starved, or look at the network itself."""
         location = self._peers.agents.get(leader)
         if self._paths is None or location is None or location.paths_address is None:
             return False
@@ -422,7 +424,7 @@ class Membership:
         watch.look_on(send_reach)
 
     def _may_be_reported(self) -> bool:
-        """Whether a leader of others of this job may still report that this one does not get to rank 0's machine."""
+        """Whether a leader of others of this job may still report that this one does not reach rank 0."""
         return self._astray is not None and self._astray.may_be_reported
 
     def _others_addresses(self) -> dict[int, Address]:

@@ -73,14 +73,14 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """To the leader of others of its job, from an agent that does not find rank 0: who it is, and what it found."""
+    """To the leader of others of the job, from an agent that does not find rank 0: itself, what it found."""
 
     card: Card
 
 
 @dataclass(frozen=True, slots=True)
 class RelayRequest:
-    """From a leader that misses ranks: relay what agents of this run announce, and answer them with its card."""
+    """From a leader that misses ranks: relay what agents of this run announce, and answer with its card."""
 
     card: Card
 
@@ -220,7 +220,7 @@ class VerdictReceived:
 
 @dataclass(frozen=True, slots=True)
 class MachineCaller:
-    """To rank 0, where each machine is looked at: a process of another machine, or one that waits for the verdict."""
+    """To rank 0, where each machine is looked at: from another machine, or from who awaits the verdict."""
 
     key: str
 

@@ -95,7 +95,7 @@ class PathWatch:
         return Contact.REPLIES
 
     def look(self, others: Sequence[HostAgent], own_host: str) -> Paths:
-        """What this agent and those it reaches find of each other, within 6 s, or 13 s where packets are lost."""
+        """What this agent and those it reaches find of each other, in 6 s, or 13 s where packets are lost."""
         some = others[:_MOST_TARGETS]
         targets = tuple(one.target for one in some)
         rows: dict[int, Mapping[int, Contact]] = {}
@@ -124,7 +124,7 @@ class PathWatch:
         return Paths(self._rank, {**hosts, self._rank: own_host}, {**rows, self._rank: own}, passed)
 
     def look_on(self, others: Sequence[HostAgent], own_host: str, *, urgent: bool = True) -> tuple[Look, ...]:
-        """The last two looks since `forget`, by a thread, which looks later if all is well or not `urgent`."""
+        """The last two looks since `forget`; a thread looks, later if all is well or not `urgent`."""
         last = self._looks[-1] if self._looks else None
         pause = _WHOLE_AGAIN_SECONDS if urgent else _IDLE_AGAIN_SECONDS
         if last is not None and not last.paths.is_whole:

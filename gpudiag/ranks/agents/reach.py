@@ -1,4 +1,4 @@
-"""Why this machine does not reach rank 0's: looked at step by step, name, address, port, and who answers there.
+"""Why this machine does not reach rank 0's: step by step, by name, address, port, and who answers there.
 
 torch reports the same for all of them, "client socket has timed out", and only after its whole timeout.
 """
@@ -127,8 +127,8 @@ def look_at(meeting: Meeting) -> Reach | None:
 def look_for_silent_address(meeting: Meeting) -> Reach | None:
     """The address of the name that torch waits for until its timeout, with others behind it.
 
-    None where there is none. torch tries IPv6 before IPv4, and goes on to the next address only where it
-    learns that there is no way to the one before. Takes up to 5 s.
+    It is None where there is none. torch tries IPv6 before IPv4, and goes on to the next address only where
+    it learns that there is no way to the one before. Takes up to 5 s.
     """
     found = _look_up(meeting.name)
     if isinstance(found, str):
@@ -157,9 +157,9 @@ def look_for_silent_address(meeting: Meeting) -> Reach | None:
 def look_for_other_server(meeting: Meeting) -> Reach | None:
     """The server that takes connections at an address of the name before rank 0's own does.
 
-    None where there is none. torch stays with the first address that takes a connection, whoever listens
-    there; agents try on. Where that server resets the connection torch tries again, and comes past it within
-    seconds.
+    It is None where there is none. torch stays with the first address that takes a connection, whoever
+    listens there; agents try on. Where that server resets the connection torch tries again, and comes past it
+    within seconds.
     """
     found = _look_up(meeting.name)
     if isinstance(found, str) or len(found) < 2:
@@ -238,7 +238,7 @@ class MeetingWatch:
     def certain(self) -> Reach | None:
         """What is in the way for sure, so that rank 0 need not be waited for.
 
-        None where there may be nothing.
+        It is None where there may be nothing.
         """
         return self._certainty.reach
 
@@ -247,7 +247,7 @@ class MeetingWatch:
         self._over.set()
 
     def look_on(self, report: Callable[[Reach | None], None]) -> None:
-        """After rank 0's agent was met, look once more, in a thread: its rank may be kept from the others by another server.
+        """Look once more in a thread, after rank 0's agent was met: another server may keep its rank away.
 
         `report` gets what was found in the way, or None.
         """
@@ -266,7 +266,7 @@ class MeetingWatch:
 
     @property
     def shut_out(self) -> OnlyOpenPort | None:
-        """That a firewall is between, once a further look has not found otherwise: then nothing is to be waited for.
+        """That a firewall is between, unless a further look found otherwise: then do not wait any longer.
 
         Rank 0 may have ended by then, as it found out too.
         """
@@ -380,7 +380,7 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
 def _describe_closed(meeting: Meeting, tried: Sequence[int | None]) -> str:
     """What a firewall does with the ports of rank 0's agent, where the host itself would refuse.
 
-    Empty for none.
+    It is empty for none.
     """
     answers = {_answer(number) for number in tried if number is not None}
     if not answers or Answer.REFUSED.value in answers:
@@ -451,7 +451,7 @@ def _protocol(first_line: str) -> str:
 
 
 def _greet(connection: socket.socket) -> tuple[bytes, str]:
-    """What the server replies to torch's greeting, or to the end of a line; and how the connection ended, if it did."""
+    """The server's reply to torch's greeting, or to a line's end, and how the connection ended, if it did."""
     connection.settimeout(_REPLY_SECONDS)
     for greeting in (_STORE_GREETING, _END_OF_LINES):
         try:
@@ -470,7 +470,7 @@ def _find_shut_out(
 ) -> OnlyOpenPort | None:
     """That the store there is this run's, and none of the ports of rank 0's agent answers.
 
-    None where it is not so.
+    It is None where it is not so.
     """
     if not meeting.key or not tried or None in tried or reply[:4] != _STORE_ANSWER:
         return None
@@ -483,7 +483,7 @@ def _find_shut_out(
 
 
 def _answer(number: int) -> str:
-    """What an error of connect(2) is called in a note: the kernel's routes were good enough for the other port."""
+    """What a note calls an error of connect(2): the kernel's routes were good enough for the other port."""
     answers = {errno.ECONNREFUSED: Answer.REFUSED, errno.ETIMEDOUT: Answer.SILENT}
     return answers.get(number, Answer.PROHIBITED).value
 
@@ -491,7 +491,7 @@ def _answer(number: int) -> str:
 def _try_agents(address: str, meeting: Meeting) -> list[int | None]:
     """For each port at which rank 0's agent may listen the number of the error.
 
-    None where somebody answers.
+    It is None where somebody answers.
     """
     tried: list[int | None] = []
     for port in meeting.agent_ports[:_MOST_AGENT_PORTS]:

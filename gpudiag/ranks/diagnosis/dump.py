@@ -155,7 +155,10 @@ def dump_flight_recorder() -> str | bytes | None:
     torch = sys.modules.get("torch")
     for name, arguments in _RECORDERS:
         try:
-            dump: str | bytes = getattr(torch._C._distributed_c10d, name)(**arguments)  # type: ignore[union-attr]
+            dump: str | bytes = getattr(
+                torch._C._distributed_c10d,  # type: ignore[union-attr]
+                name,
+            )(**arguments)
             if json.loads(dump).get("entries"):
                 return dump
         except Exception:  # noqa: BLE001, S112 - see above: whatever it raises, there is no such recorder

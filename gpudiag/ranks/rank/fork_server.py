@@ -154,7 +154,8 @@ class _ForkServer:
         for descriptor in (agent, board):
             os.set_inheritable(descriptor, True)
         if not self._shares:
-            os.execv(sys.executable, [sys.executable, str(_BOOT), *arguments])  # noqa: S606 - no shell is the point
+            # No shell is the point.
+            os.execv(sys.executable, [sys.executable, str(_BOOT), *arguments])  # noqa: S606
         template.main(arguments)
 
     def _become_question(self, message: dict[str, Any], descriptors: list[int]) -> None:

@@ -74,7 +74,8 @@ class _Template:
             except ModuleNotFoundError as error:  # of a package that torch needs, most likely
                 self._send("absent", module=error.name or name, python=sys.executable)
                 return False
-            except Exception as error:  # noqa: BLE001 - a broken torch raises anything: OSError, ImportError, AttributeError
+            # A broken torch raises anything: OSError, ImportError, AttributeError.
+            except Exception as error:  # noqa: BLE001
                 self._send("failed", module=name, error=describe_exception(error))
                 return False
         self._try_preload()

@@ -121,7 +121,7 @@ class Agent:
         report_stall: Callable[["Agent", Stall], None],
         announce: Callable[[str], None],
     ) -> None:
-        """`descriptors`: where lines of JSON come in, and where one byte goes out for each look that was asked for.
+        """`descriptors`: where lines of JSON come in, and where a byte goes out for each look asked for.
 
         `announce` prints a sentence while the job runs.
         """

@@ -31,7 +31,8 @@ _RENAMED_IN = (2, 9)
 # The name since torch 2.9, and the one before.
 _BUFFER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _DUMP_FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-_DUMP_ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"  # under this name in all versions (2.15 has another beside it), as are the next two
+# All versions have these three under these names (2.15 has another beside it).
+_DUMP_ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 PIPE_FILE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 NAN_CHECK = "TORCH_NCCL_NAN_CHECK"  # since 2.4
 DUMP_NAME = "flight_recorder_rank_"

@@ -227,7 +227,8 @@ def _run_agent(
         agent = Agent(watch, job_pid, descriptors, report_stall, announce)
         wait_status = agent.watch()
         status = _leave(build_verdict(start, agent, wait_status), path, show)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the job's end is reported by the other process
+    # Whatever it is, the job's end is reported by the other process.
+    except BaseException as error:  # noqa: BLE001
         print(
             f"gpudiag: the agent beside the job failed, a bug of gpudiag: {type(error).__name__}: {error}",
             file=sys.stderr,

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from gpudiag.linux.proc import list_environments
 
-PLACE = Path("/dev/shm")  # noqa: S108 - the names are of a random number, and only files of our own user are removed
+# The names are of a random number, and only files of our own user are removed.
+PLACE = Path("/dev/shm")  # noqa: S108
 _NAME = "gpudiag-run-"
 _OURS = re.compile(rf"{_NAME}([0-9a-f]{{16}})-.+")
 _OLD_SECONDS = 60.0  # a younger file may be of a run that is ending

@@ -224,7 +224,9 @@ def _fabric_manager(version: str) -> dict[str, str]:
     directory = f"proc/{_FABRIC_MANAGER_PID}"
     return {
         f"{directory}/comm": "nv-fabricmanage\n",
-        f"{directory}/cmdline": "/usr/bin/nv-fabricmanager\0-c\0/usr/share/nvidia/nvswitch/fabricmanager.cfg\0",
+        f"{directory}/cmdline": (
+            "/usr/bin/nv-fabricmanager\0-c\0/usr/share/nvidia/nvswitch/fabricmanager.cfg\0"
+        ),
         "var/log/fabricmanager.log": f"[INFO] fabric manager version is : {version}\n",
     }
 

@@ -166,7 +166,11 @@ def _mig_devices(w: _Writer) -> str | list[Element]:
     for mig in w.gpu.mig_devices():
         own = _Writer(mig)
         memory: list[Element] = [
-            own.element(part, lambda gpu, part=part: -(-gpu.memory_bytes()[part] // _MIB), "MiB")  # type: ignore[misc]
+            own.element(
+                part,
+                lambda gpu, part=part: -(-gpu.memory_bytes()[part] // _MIB),  # type: ignore[misc]
+                "MiB",
+            )
             for part in ("total", "used", "free")
         ]
         devices.append(
@@ -201,7 +205,9 @@ def _ecc_errors(w: _Writer) -> list[Element]:
         counts = [
             w.element(
                 f"{place}_{error}able",
-                lambda gpu, key=(kind, number, location): gpu.wide("GetMemoryErrorCounter", *key),  # type: ignore[misc]
+                lambda gpu, key=(kind, number, location): gpu.wide(  # type: ignore[misc]
+                    "GetMemoryErrorCounter", *key
+                ),
             )
             for place, location in (("sram", _SRAM), ("dram", _DRAM))
             for kind, error in enumerate(("correct", "uncorrect"))

@@ -1,4 +1,4 @@
-"""The application: keys and the mouse change the choice, news change the frames, and either draws the picture anew."""
+"""The application: keys and mouse change the choice, news the frames, and either draws the picture anew."""
 
 import asyncio
 import signal
@@ -33,22 +33,35 @@ _DRAW_SECONDS = 0.1  # news that come together are drawn once
 _AGE_SECONDS = 2.0  # ages grow also where no news come
 _SEEK_SECONDS = 10.0
 _SHOWN_OF_PROCESS = (
-    "user", "kind", "started_at", "state", "memory_used_bytes", "resident_bytes", "sm_utilization_percent",
-    "processor_percent", "gpu_instance_id", "container_id", "slurm_job_id",
-)  # fmt: skip
+    "user",
+    "kind",
+    "started_at",
+    "state",
+    "memory_used_bytes",
+    "resident_bytes",
+    "sm_utilization_percent",
+    "processor_percent",
+    "gpu_instance_id",
+    "container_id",
+    "slurm_job_id",
+)
 _TESTS = (
-    (("preflight", "--level", "instant"), "preflight --level instant: all readings, under 2 s, disturbs nobody"),
-    (("preflight", "--level", "quick"), (
-        "preflight --level quick: short tests on the GPUs that nobody uses, 45 s"
-        " and more"
-    )),
+    (
+        ("preflight", "--level", "instant"),
+        "preflight --level instant: all readings, under 2 s, disturbs nobody",
+    ),
+    (
+        ("preflight", "--level", "quick"),
+        "preflight --level quick: short tests on the GPUs that nobody uses, 45 s and more",
+    ),
     (("bandwidth",), "bandwidth: copies and matrix products on the GPUs that nobody uses, minutes"),
     (("doctor",), "doctor: what of gpudiag works here"),
-)  # fmt: skip
+)
 HELP = """\
 Tab, Shift-Tab   the next part: machines, GPUs, findings, processes
 Up Down PgUp PgDn Home End, wheel   move
-Enter            on a machine: show it; on a GPU: only its processes, and again all of them; on a finding: explain it
+Enter            on a machine: show it; on a GPU: only its processes, and again all of them; \
+on a finding: explain it
 e                explain the finding under the cursor, or the first one of the GPU under it
 h                why the job of the process under the cursor stands still: gpudiag hang PID
 x                run a test on this machine: it asks which
@@ -78,9 +91,15 @@ class WatchApp(App[Ended]):
     ModalScreen { background: ansi_default 0%; align: center middle; }
     Lines, Pane { height: 1; width: 100%; background: ansi_default; }
     #page { height: 100%; }
-    .dialog { width: auto; max-width: 96%; height: auto; padding: 0 1; border: ascii ansi_cyan; background: ansi_default; }
+    .dialog {
+        width: auto; max-width: 96%; height: auto; padding: 0 1;
+        border: ascii ansi_cyan; background: ansi_default;
+    }
     .dialog Static { width: auto; max-width: 100%; background: ansi_default; color: ansi_default; }
-    .dialog Input { width: 60; max-width: 100%; border: none; height: 1; padding: 0; background: ansi_default; color: ansi_default; }
+    .dialog Input {
+        width: 60; max-width: 100%; border: none; height: 1; padding: 0;
+        background: ansi_default; color: ansi_default;
+    }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "leave", show=False),

@@ -57,7 +57,10 @@ def strip_of(line: Line, width: int, *, is_marked: bool = False) -> Strip:
 
 
 def changed_cells(before: Line, after: Line, width: int) -> tuple[int, int]:
-    """The first cell that differs and how many from there on: over ssh a line of which one number moves is not sent whole."""
+    """The first cell that differs, and how many from there on.
+
+    Over ssh, a line of which one number moves is not sent whole.
+    """
     if before == after:
         return 0, 0
     cells = [[(letter, span.role) for span in line for letter in span.text] for line in (before, after)]

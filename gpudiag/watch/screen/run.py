@@ -1,4 +1,4 @@
-"""From a feed to the end of the view: the terminal is as it was, and every child has ended, whatever ended it."""
+"""From a feed to the end of the view, whatever ends it: the terminal is as it was, every child has ended."""
 
 import asyncio
 import os
@@ -38,7 +38,10 @@ async def _show(feed: Feed, glyphs: Glyphs) -> Ended:
 
 @contextmanager
 def _raw_standard_files(glyphs: Glyphs) -> Iterator[None]:
-    """Within the context Textual writes to the terminal without gpudiag's guard: its sequences are ours, and texts are cleaned before."""
+    """Within the context, Textual writes to the terminal without gpudiag's guard.
+
+    Its sequences are ours, and texts are cleaned before.
+    """
     encoding = "ascii" if glyphs is ASCII else "utf-8"
     kept = sys.__stdin__, sys.__stdout__, sys.__stderr__, sys.stdout, sys.stderr
     raw = open(os.dup(1), "w", encoding=encoding, errors="replace", newline="")  # noqa: SIM115

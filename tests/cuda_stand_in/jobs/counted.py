@@ -1,7 +1,9 @@
-"""jobs/training.py, with a server in rank 0 that answers as NCCL's RAS does: how many collectives each rank has launched.
+"""jobs/training.py, with a server in rank 0 that answers as NCCL's RAS does: how many collectives each rank
+has launched.
 
-The stand-in's NCCL has no RAS. Each rank keeps its counts in FOLDER/launched.rankN, before the launch, as NCCL counts; DDP's
-all-reduce of the gradients counts with `backward`. NCCL_RAS_ADDR says where the server listens.
+The stand-in's NCCL has no RAS. Each rank keeps its counts in FOLDER/launched.rankN, before the launch, as
+NCCL counts; DDP's all-reduce of the gradients counts with `backward`. NCCL_RAS_ADDR says where the server
+listens.
 """
 
 import json

@@ -21,7 +21,7 @@ MODES = (
     "evaluate_all",  # all ranks evaluate for 10 s in every tenth step
     "checkpoint",  # rank 0 saves 100 MB and more in every fifth step, and the others wait in barrier()
     "compile",  # rank 0 compiles for a new shape in every twentieth step, with a C++ compiler as its child
-    "replay",  # a step is one launch of two seconds and a wait, as the replay of a CUDA graph is seen from outside
+    "replay",  # a step is one launch of two seconds and a wait, as a CUDA graph's replay looks from outside
 )
 MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
 RANK, WIDTH = int(os.environ["RANK"]), 256

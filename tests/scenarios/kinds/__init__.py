@@ -1,4 +1,6 @@
-"""Kinds of faults, a file each: every file here that holds a `KIND` or `KINDS` is one more row of docs/detection.md."""
+"""Kinds of faults, a file each: every file here that holds a `KIND` or `KINDS` is one more row of
+docs/detection.md.
+"""
 
 from importlib import import_module
 from pkgutil import iter_modules

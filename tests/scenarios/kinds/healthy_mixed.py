@@ -1,4 +1,5 @@
-"""Machines that are well and unlike others: boards of several makers, older drivers, idle cards, slower storage ports.
+"""Machines that are well and unlike others: boards of several makers, older drivers, idle cards, slower
+storage ports.
 
 Each healthy one has its fault beside it: what is a difference between boards is a fault between equal ones.
 """
@@ -38,20 +39,23 @@ def _other_maker(watts: int, index: int) -> str:
 _POWER = (
     *(
         Trial(
-            "all other cards are another maker's, with a higher limit", machine,
+            "all other cards are another maker's, with a higher limit",
+            machine,
             differs="".join(_other_maker(higher, index) for index in range(8) if index != 1),
         )
         for machine, _, higher in _MIXED_POWER
     ),
     *(
         Trial(
-            "one of equal cards has a lower limit", machine, ("power.limit_lowered 1",),
+            "one of equal cards has a lower limit",
+            machine,
+            ("power.limit_lowered 1",),
             differs=_gpu(1, f"power_limit_enforced_watts = {lower // 2}"),
         )
         for machine, lower, _ in _MIXED_POWER
     ),
     Trial("a small card in P0 beside one in P8", "rtx4090x2", differs="[each]\npower_draw_watts = [9, 45]\n"),
-)  # fmt: skip
+)
 _LEFT = tuple(
     trial
     for machine in ("a100x8", "v100x8", "t4x1", "a10x1")
@@ -65,7 +69,8 @@ _LEFT = tuple(
             differs=_gpu(0, f"memory_used_bytes = {4096 * _MIB}"),
         ),
         Trial(
-            "left by a dead job", machine, ("memory.leftover 0",), differs=_gpu(0, f"memory_used_bytes = {900 * _MIB}")
+            "left by a dead job", machine, ("memory.leftover 0",),
+            differs=_gpu(0, f"memory_used_bytes = {900 * _MIB}")
         ),
     )
 )  # fmt: skip

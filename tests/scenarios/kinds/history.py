@@ -1,4 +1,6 @@
-"""A history that is partly there, or not at all: rates after runs of some checks, and what is told of a store that fails."""
+"""A history that is partly there, or not at all: rates after runs of some checks, and what is told of a store
+that fails.
+"""
 
 import json
 import os
@@ -124,24 +126,31 @@ KINDS = (
         "a rate after runs of some checks",
         (
             *(
-                AfterAnotherRun("corrected errors, --only", machine, ("ecc.corrected_rate 0",), "ecc-corrected:0", flags=ONLY)
+                AfterAnotherRun("corrected errors, --only", machine, ("ecc.corrected_rate 0",),
+                    "ecc-corrected:0", flags=ONLY)
                 for machine in ("h100x8", "gb200x4", "v100x8", "l40sx8")
             ),
             *(
-                AfterAnotherRun("corrected errors, --skip", machine, ("ecc.corrected_rate 1",), "ecc-corrected:1", flags=SKIP)
+                AfterAnotherRun("corrected errors, --skip", machine, ("ecc.corrected_rate 1",),
+                    "ecc-corrected:1", flags=SKIP)
                 for machine in ("a100x16", "b200x8")
             ),
-            *(AfterAnotherRun("nothing rose", machine, flags=ONLY) for machine in ("h100x8", "gb300x4", "t4x1")),
+            *(AfterAnotherRun("nothing rose", machine, flags=ONLY) for machine in ("h100x8", "gb300x4",
+                "t4x1")),
             AfterAnotherRun("busy now", "a100x8", (), "busy:1", flags=SKIP),
         ),
     ),
     Kind(
         "a history that cannot be read",
         (
-            *(WithoutHistory("a store that is no database", machine, UNREAD, spoil=_garbage) for machine in ("h100x8", "gb200x4")),
-            *(WithoutHistory("a store that is a folder", machine, UNREAD, spoil=Path.mkdir) for machine in ("v100x8", "rtx4090x2")),
-            *(WithoutHistory("a store that never answers", machine, UNREAD, spoil=_fifo) for machine in ("a100x8", "l40sx8")),
-            *(WithoutHistory("a new store", machine, spoil=lambda store: None) for machine in ("h100x8", "gb200x4", "a6000x4")),
+            *(WithoutHistory("a store that is no database", machine, UNREAD, spoil=_garbage)
+              for machine in ("h100x8", "gb200x4")),
+            *(WithoutHistory("a store that is a folder", machine, UNREAD, spoil=Path.mkdir)
+              for machine in ("v100x8", "rtx4090x2")),
+            *(WithoutHistory("a store that never answers", machine, UNREAD, spoil=_fifo)
+              for machine in ("a100x8", "l40sx8")),
+            *(WithoutHistory("a new store", machine, spoil=lambda store: None) for machine in ("h100x8",
+                "gb200x4", "a6000x4")),
         ),
     ),
 )  # fmt: skip

@@ -1,9 +1,10 @@
-"""A single instrument that gives no value, for a moment or for good, on a GPU that is otherwise read; and more than one.
+"""A single instrument that gives no value, for a moment or for good, on a GPU that is otherwise read; and
+more than one.
 
-From reports: the power of a V100 (Azure/azhpc-diagnostics issue 77), the fan of a GeForce (enkore/i3pystatus pull request
-850), its power and code 999 (trexminer/T-Rex issue 454), a fan beside a power that is not supported
-(NVIDIA/open-gpu-kernel-modules issue 1193), the default power limit (Quake4/MindMiner issue 627); and a GPU whose
-firmware has stopped, which loses most of them at once (gpustack/runtime pull request 26).
+From reports: the power of a V100 (Azure/azhpc-diagnostics issue 77), the fan of a GeForce (enkore/i3pystatus
+pull request 850), its power and code 999 (trexminer/T-Rex issue 454), a fan beside a power that is not
+supported (NVIDIA/open-gpu-kernel-modules issue 1193), the default power limit (Quake4/MindMiner issue 627);
+and a GPU whose firmware has stopped, which loses most of them at once (gpustack/runtime pull request 26).
 """
 
 from tests.scenarios.kinds.trial import Kind, Trial
@@ -15,9 +16,12 @@ def _failing(index: int, *calls: str, way: str = "code = 999") -> str:
 
 
 _ALONE = (
-    Trial("power", "v100x8", ("nvml.value_not_read 1",), differs='[gpus.1]\nmissing.error = ["power_draw_watts"]\n'),
-    Trial("fan", "rtx4090x2", ("nvml.value_not_read 0",), differs='[gpus.0]\nmissing.error = ["fan_speed_percent"]\n'),
-    Trial("power", "t4x1", ("nvml.value_not_read 0",), differs='[gpus.0]\nmissing.error = ["power_draw_watts"]\n'),
+    Trial("power", "v100x8", ("nvml.value_not_read 1",),
+        differs='[gpus.1]\nmissing.error = ["power_draw_watts"]\n'),
+    Trial("fan", "rtx4090x2", ("nvml.value_not_read 0",),
+        differs='[gpus.0]\nmissing.error = ["fan_speed_percent"]\n'),
+    Trial("power", "t4x1", ("nvml.value_not_read 0",),
+        differs='[gpus.0]\nmissing.error = ["power_draw_watts"]\n'),
     Trial(
         "a fan beside a power that is not supported", "a6000x4", ("nvml.value_not_read 2",),
         differs='[gpus.2]\nmissing.error = ["fan_speed_percent"]\nmissing.not_supported = ["power_draw_watts"]\n',
@@ -26,16 +30,20 @@ _ALONE = (
         "the default power limit", "l40sx8", ("nvml.value_not_read 3",),
         differs=_failing(3, "nvmlDeviceGetPowerManagementDefaultLimit"),
     ),
-    Trial("temperature", "v100x8", ("nvml.value_not_read 5",), differs='[gpus.5]\nmissing.error = ["temperature_celsius"]\n'),
+    Trial("temperature", "v100x8", ("nvml.value_not_read 5",),
+        differs='[gpus.5]\nmissing.error = ["temperature_celsius"]\n'),
     Trial("power, once", "v100x8", differs=_failing(1, "nvmlDeviceGetPowerUsage", way="code = 999, nth = 1")),
-    Trial("a serial number, once", "v100x8", differs=_failing(1, "nvmlDeviceGetSerial", way="code = 10, nth = 1")),
-    Trial("a fan, once", "rtx4090x2", differs=_failing(1, "nvmlDeviceGetFanSpeed*", way="code = 23, nth = 1")),
+    Trial("a serial number, once", "v100x8", differs=_failing(1, "nvmlDeviceGetSerial",
+        way="code = 10, nth = 1")),
+    Trial("a fan, once", "rtx4090x2", differs=_failing(1, "nvmlDeviceGetFanSpeed*",
+        way="code = 23, nth = 1")),
 )  # fmt: skip
 _SEVERAL = (
     *(
         Trial(
             "temperature, clocks and utilization", machine, ("nvml.call_failed 2",),
-            differs=_failing(2, "nvmlDeviceGetTemperature*", "nvmlDeviceGetClockInfo", "nvmlDeviceGetUtilizationRates"),
+            differs=_failing(2, "nvmlDeviceGetTemperature*", "nvmlDeviceGetClockInfo",
+                "nvmlDeviceGetUtilizationRates"),
         )
         for machine in ("h100x8", "v100x8", "l40sx8", "a100x8")
     ),
@@ -43,18 +51,21 @@ _SEVERAL = (
         "a serial number alone: no instrument", "h100x8", ("nvml.call_failed 2",),
         differs=_failing(2, "nvmlDeviceGetSerial"),
     ),
-    Trial("a fan alone, not supported", "h100x8", differs=_failing(2, "nvmlDeviceGetFanSpeed*", way="code = 3")),
+    Trial("a fan alone, not supported", "h100x8", differs=_failing(2, "nvmlDeviceGetFanSpeed*",
+        way="code = 3")),
 )  # fmt: skip
 _CRASHING = (
     *(
-        Trial("a call that ends its process", machine, ("nvml.call_failed 1",), differs=_failing(1, call, way="crash = true"))
+        Trial("a call that ends its process", machine, ("nvml.call_failed 1",),
+            differs=_failing(1, call, way="crash = true"))
         for machine, call in (
             ("h100x8", "nvmlDeviceGetEncoderUtilization"),
             ("l40sx8", "nvmlDeviceGetMemoryErrorCounter"),
             ("b200x8", "nvmlDeviceGetP2PStatus"),
         )
     ),
-    Trial("a call that ends its process once", "a100x8", differs=_failing(1, "nvmlDeviceGetSerial", way="crash = true, nth = 2")),
+    Trial("a call that ends its process once", "a100x8", differs=_failing(1, "nvmlDeviceGetSerial",
+        way="crash = true, nth = 2")),
 )  # fmt: skip
 
 KINDS = (

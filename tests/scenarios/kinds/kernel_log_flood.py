@@ -11,7 +11,7 @@ from tests.scenarios.kinds.kernel_log import (
     UNRELATED,
     logged,
     xid,
-)  # fmt: skip
+)
 from tests.scenarios.kinds.trial import Kind, Trial
 
 MACHINES = ("h100x8", "a100x8", "b200x8", "rtx4090x2")

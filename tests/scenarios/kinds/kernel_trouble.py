@@ -1,4 +1,6 @@
-"""Lines of the kernel about the machine and its GPUs: error records, stuck processors, GPUs that did not start."""
+"""Lines of the kernel about the machine and its GPUs: error records, stuck processors, GPUs that did not
+start.
+"""
 
 from tests.scenarios.kinds.kernel_log import DAY, HOUR, logged, up_for
 from tests.scenarios.kinds.trial import Kind, Trial
@@ -64,7 +66,8 @@ _STUCK = tuple(
     trial
     for machine in _MACHINES
     for trial in (
-        _found("hard lockup", machine, "kernel.hard_lockup", "NMI watchdog: Watchdog detected hard LOCKUP on cpu 3"),
+        _found("hard lockup", machine, "kernel.hard_lockup",
+            "NMI watchdog: Watchdog detected hard LOCKUP on cpu 3"),
         _found("RCU stall", machine, "kernel.rcu_stall", "rcu: INFO: rcu_sched self-detected stall on CPU"),
         _found(
             "an uncorrected machine check", machine, "kernel.machine_check",
@@ -74,7 +77,8 @@ _STUCK = tuple(
             "one corrected memory error", machine, "mce: [Hardware Error]: Machine check events logged",
             "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0",
         ),
-        _quiet("an RCU stall two days ago", machine, "rcu: INFO: rcu_sched self-detected stall on CPU", age=2 * DAY),
+        _quiet("an RCU stall two days ago", machine, "rcu: INFO: rcu_sched self-detected stall on CPU",
+            age=2 * DAY),
     )
 )  # fmt: skip
 _NOT_STARTED = tuple(
@@ -97,7 +101,8 @@ _NOT_STARTED = tuple(
             "NVRM: BAR1 is 0M @ 0x0 (PCI:0000:f3:00.0)", "nvidia: probe of 0000:f3:00.0 failed with error -1",
         ),
         _quiet("another driver's probe", machine, "mlx5_core: probe of 0000:f3:00.0 failed with error -12"),
-        _quiet("it failed two days ago and works", machine, "NVRM: GPU {gpu}.0: RmInitAdapter failed! (0x24:0x72:1447)", age=2 * DAY),
+        _quiet("it failed two days ago and works", machine,
+            "NVRM: GPU {gpu}.0: RmInitAdapter failed! (0x24:0x72:1447)", age=2 * DAY),
     )
 )  # fmt: skip
 

@@ -37,8 +37,10 @@ def fewer(machine: str, count: int) -> str:
 UNBRIDGED = (
     Trial("two cards of four have no bridge", "a6000x4", faults=down((2, 3))),
     Trial("consumer cards have no NVLink", "rtx4090x2", faults="busy:0"),
-    Trial("a superchip without a switch has its links down", "gh200", faults=down((0,)), differs="[gpu]\nnvlinks = { count = 18 }\n"),
-    Trial("a GPU alone in a virtual machine has its links down", "h100-mig", faults=down((0,)), differs=OUT_OF_USE),
+    Trial("a superchip without a switch has its links down", "gh200", faults=down((0,)),
+        differs="[gpu]\nnvlinks = { count = 18 }\n"),
+    Trial("a GPU alone in a virtual machine has its links down", "h100-mig", faults=down((0,)),
+        differs=OUT_OF_USE),
     Trial("a guest with a share of a GPU has none", "vgpu"),
 )  # fmt: skip
 
@@ -46,7 +48,8 @@ KINDS = (
     Kind(
         "NVLinks of one GPU down",
         (
-            *(Trial("one link", machine, ("nvlink.link_down 2",), faults=down((2,), 3)) for machine in BOARDS),
+            *(Trial("one link", machine, ("nvlink.link_down 2",),
+                faults=down((2,), 3)) for machine in BOARDS),
             *(Trial("all links", machine, ("nvlink.link_down 1",), faults=down((1,))) for machine in BOARDS),
             Trial("one link of a bridge", "a6000x4", ("nvlink.link_down 2",), faults=down((2,), 1)),
             Trial(
@@ -80,10 +83,12 @@ KINDS = (
     Kind(
         "a switch that all GPUs share is dead",
         (
-            Trial("its links", "h100x8", ("nvlink.shared_links_down",), faults=down(range(8), 0, 4, 8, 12, 16)),
+            Trial("its links", "h100x8", ("nvlink.shared_links_down",),
+                faults=down(range(8), 0, 4, 8, 12, 16)),
             Trial("its links", "a100x8", ("nvlink.shared_links_down",), faults=down(range(8), 1, 7)),
             *(
-                Trial("the same link everywhere", machine, ("nvlink.shared_links_down",), faults=down(range(BOARDS[machine]), 3))
+                Trial("the same link everywhere", machine, ("nvlink.shared_links_down",),
+                    faults=down(range(BOARDS[machine]), 3))
                 for machine in ("b200x8", "gb200x4", "gb300x4", "a100x16")
             ),
             Trial(
@@ -108,8 +113,10 @@ KINDS = (
                 for machine, count in (("b200x8", 17), ("gb200x4", 12), ("a100x16", 11))
             ),
             Trial("a bridged card with half of its bridges", "a6000x4", differs=fewer("a6000x4", 2)),
-            Trial("a model that gpudiag does not know", "b200x8", differs="[gpu]\nname = 'NVIDIA B999'\nnvlinks = { count = 12, counters = false }\n"),
-            Trial("the model for export has eight", "a100x8", differs="[gpu]\nname = 'NVIDIA A800-SXM4-40GB'\nnvlinks = { count = 8 }\n"),
+            Trial("a model that gpudiag does not know", "b200x8",
+                differs="[gpu]\nname = 'NVIDIA B999'\nnvlinks = { count = 12, counters = false }\n"),
+            Trial("the model for export has eight", "a100x8",
+                differs="[gpu]\nname = 'NVIDIA A800-SXM4-40GB'\nnvlinks = { count = 8 }\n"),
             Trial("half of a mesh, in a container", "v100x8", differs=HALF_IN_A_CONTAINER),
         ),
     ),

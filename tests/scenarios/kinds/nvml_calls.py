@@ -4,9 +4,11 @@ from tests.scenarios.kinds.trial import Kind, Trial
 
 _MACHINES = ("h100x8", "a100x8", "b200x8", "l40sx8")
 _HANGING = (
-    "nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetP2PStatus",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetHandleByIndex_v2",
     "nvmlDeviceGetBoardPartNumber",
-)  # fmt: skip
+)
 _FAILING = (*_HANGING[:2], "nvmlDeviceGetSerial", "nvmlDeviceGetUUID")
 _CALL = '\n[[gpus.1.calls]]\ncall = "{call}"\n{way}\n'
 

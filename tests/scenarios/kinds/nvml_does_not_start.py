@@ -19,7 +19,11 @@ _FAILS = '\n[[nvml.faults]]\ncall = "{call}"\ncode = {code}\n'
 
 _WAYS = (
     ("init hangs", _HANGS.format(call="nvmlInit*"), "nvml.timed_out"),
-    ("the query of the driver's version hangs", _HANGS.format(call="nvmlSystemGetDriverVersion"), "nvml.timed_out"),
+    (
+        "the query of the driver's version hangs",
+        _HANGS.format(call="nvmlSystemGetDriverVersion"),
+        "nvml.timed_out",
+    ),
     ("the count of devices hangs", _HANGS.format(call="nvmlDeviceGetCount*"), "nvml.timed_out"),
     ("another version than the driver (18)", "nvml.init_code = 18\n", "nvml.version_mismatch"),
     ("no permission (4)", "nvml.init_code = 4\n", "nvml.no_permission"),
@@ -30,7 +34,7 @@ _WAYS = (
     ("the count of devices fails (999)", _FAILS.format(call="nvmlDeviceGetCount*", code=999), "nvml.failed"),
     ("the count is not supported (3)", _FAILS.format(call="nvmlDeviceGetCount*", code=3), "nvml.failed"),
     ("a power cable is missing (8)", "nvml.init_code = 8\n", "nvml.failed"),
-)  # fmt: skip
+)
 
 KINDS = (
     Kind(

@@ -1,4 +1,6 @@
-"""Readings that mean trouble by themselves: heat and size of memory, what the driver asks for, words it has alone."""
+"""Readings that mean trouble by themselves: heat and size of memory, what the driver asks for, words it has
+alone.
+"""
 
 from tests.scenarios.kinds.trial import Kind, Trial
 
@@ -20,12 +22,14 @@ _HOT = tuple(
     for machine, highest in _HBM.items()
     for trial in (
         Trial(
-            f"memory at {highest + 3} C", machine, ("temperature.memory_too_hot 1",),
+            f"memory at {highest + 3} C",
+            machine,
+            ("temperature.memory_too_hot 1",),
             differs=_gpu(f"memory_temperature_celsius = {highest + 3}"),
         ),
         Trial(f"memory at {highest} C", machine, differs=_gpu(f"memory_temperature_celsius = {highest}")),
     )
-)  # fmt: skip
+)
 _SMALL = (
     *(
         Trial(
@@ -46,7 +50,8 @@ _SMALL = (
         differs=_gpu(f"memory_total_bytes = {7680 * 1024**2}", 0),
     ),
     Trial(
-        "an older driver takes more for ECC", "t4x1", differs=_gpu(f"memory_total_bytes = {15109 * 1024**2}", 0)
+        "an older driver takes more for ECC", "t4x1", differs=_gpu(f"memory_total_bytes = {15109 * 1024**2}",
+            0)
     ),
 )  # fmt: skip
 _RECOVERY = tuple(
@@ -92,8 +97,10 @@ _WORDS = tuple(
                 'clocks_event_reasons = ["bit_14"]\nutilization_percent = 97',
             )
         ),
-        Trial("a newer product", machine, differs='[gpu]\narchitecture = "unknown_15"\nbrand = "unknown_20"\n'),
-        Trial("an idle GPU with a new reason", machine, differs=_gpu('clocks_event_reasons = ["gpu_idle", "bit_14"]')),
+        Trial("a newer product", machine,
+            differs='[gpu]\narchitecture = "unknown_15"\nbrand = "unknown_20"\n'),
+        Trial("an idle GPU with a new reason", machine,
+            differs=_gpu('clocks_event_reasons = ["gpu_idle", "bit_14"]')),
     )
 )  # fmt: skip
 

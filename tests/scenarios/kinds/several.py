@@ -1,4 +1,6 @@
-"""Several faults at once, drawn by a seeded generator from the simulator's kinds, on every base machine with a GPU."""
+"""Several faults at once, drawn by a seeded generator from the simulator's kinds, on every base machine with
+a GPU.
+"""
 
 import re
 import tempfile
@@ -85,7 +87,9 @@ _IN_A_CONTAINER = {"xid.hardware": "gpu.recovery_needed"}  # which sees no kerne
 
 @dataclass(frozen=True, slots=True)
 class Several(Trial):
-    """Some faults at once: each must be named, the run must end with 1, and its text must begin with the worst."""
+    """Some faults at once: each must be named, the run must end with 1, and its text must begin with the
+    worst.
+    """
 
     def run(self) -> TrialRow:
         """The codes found; "status N" and "not worst first" beside them where that is not as it should be."""

@@ -23,9 +23,12 @@ KINDS = (
     Kind(
         "an SXid",
         (
-            *(Trial("a halted controller", m, ("sxid.fatal",), differs=sxid(22003, "Fatal")) for m in MACHINES),
-            *(Trial("a link that no GPU misses", m, ("sxid.error",), differs=sxid(20034, "Fatal")) for m in MACHINES),
-            Trial("not its first line", "h100x8", ("sxid.error",), differs=sxid(19084, "Non-fatal", lines=(1, 2))),
+            *(Trial("a halted controller", m, ("sxid.fatal",),
+                differs=sxid(22003, "Fatal")) for m in MACHINES),
+            *(Trial("a link that no GPU misses", m, ("sxid.error",),
+                differs=sxid(20034, "Fatal")) for m in MACHINES),
+            Trial("not its first line", "h100x8", ("sxid.error",),
+                differs=sxid(19084, "Non-fatal", lines=(1, 2))),
             Trial("an access without an answer", "a100x8", ("sxid.error",), differs=sxid(12028, "Non-fatal")),
             Trial("too hot, and shut down", "h200x8", ("sxid.fatal",), differs=sxid(10006, "Fatal")),
             Trial("one that nobody knows", "b200x8", ("sxid.unknown",), differs=sxid(31999, "Fatal")),

@@ -1,4 +1,6 @@
-"""A kind of fault, tried on several machines: what each trial plants, and what must be found of it and no more."""
+"""A kind of fault, tried on several machines: what each trial plants, and what must be found of it and no
+more.
+"""
 
 import os
 import tempfile

@@ -95,11 +95,13 @@ def test_no_gpu_of_eight_is_one_finding_about_the_host() -> None:
 @pytest.mark.parametrize(
     "machine",
     [
-        make_bare_machine(gpus=8, container=CONTAINER, device_nodes=("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl")),
+        make_bare_machine(
+            gpus=8, container=CONTAINER, device_nodes=("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl")
+        ),
         make_bare_machine(gpus=8, allocation={"SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1"}),
         make_bare_machine(gpus=8, container=CONTAINER, allocation={"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-1"}),
     ],
-)  # fmt: skip
+)
 def test_a_job_that_was_given_two_of_eight_is_healthy_with_two(machine: Machine) -> None:
     snapshot = make_snapshot(*make_eight()[:2], machine=machine)
     assert gpu_count.judge(look_at(snapshot)).outcome is Outcome.PASS

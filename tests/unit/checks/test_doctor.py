@@ -53,8 +53,11 @@ WORKSTATION = make_snapshot(
     sources=(NVML, READ_LOG),
 )
 WITHOUT_GPU = replace(
-    WORKSTATION, devices=(), machine=make_bare_machine(0, shared_memory_total_bytes=16 * GIB), sources=(NO_NVML, READ_LOG)
-)  # fmt: skip
+    WORKSTATION,
+    devices=(),
+    machine=make_bare_machine(0, shared_memory_total_bytes=16 * GIB),
+    sources=(NO_NVML, READ_LOG),
+)
 
 
 def examine(snapshot: Any = WORKSTATION, runs: Any = 3, **seen: Any) -> DoctorReport:
@@ -89,18 +92,21 @@ def test_every_command_has_its_needs_and_every_need_is_a_part() -> None:
 
 SMALL = replace(WORKSTATION.machine, shared_memory_total_bytes=64 * MIB)
 CASES: tuple[tuple[str, PartState, dict[str, Any], str], ...] = (
-    ("nvml", PartState.BROKEN, {"snapshot": replace(WORKSTATION, devices=(), sources=(NO_NVML, READ_LOG))}, "list"),
+    ("nvml", PartState.BROKEN, {"snapshot": replace(WORKSTATION, devices=(), sources=(NO_NVML, READ_LOG))},
+        "list"),
     ("nvml", PartState.NOT_HERE, {"snapshot": WITHOUT_GPU}, "list"),
     ("device-files", PartState.BROKEN, {"closed_nodes": ("/dev/nvidia0",)}, "preflight"),
     ("device-files", PartState.NOT_HERE, {"snapshot": WITHOUT_GPU}, ""),
     ("nvidia-smi", PartState.ABSENT, {"programs": {}}, ""),
     ("nvidia-smi", PartState.NOT_HERE, {"snapshot": WITHOUT_GPU, "programs": {}}, ""),
-    ("kernel-log", PartState.LIMITED, {"snapshot": replace(WORKSTATION, kernel_log=Missing(MissingReason.NO_PERMISSION))}, "preflight"),
+    ("kernel-log", PartState.LIMITED, {"snapshot": replace(WORKSTATION,
+        kernel_log=Missing(MissingReason.NO_PERMISSION))}, "preflight"),
     ("torch", PartState.ABSENT, {"torch": ABSENT}, "nccl-test"),
     ("torch", PartState.BROKEN, {"torch": CPU_BUILD}, "train"),
     ("torch", PartState.BROKEN, {"torch": LATE}, "bandwidth"),
     ("torch", PartState.WORKS, {"torch": CPU_BUILD, "snapshot": WITHOUT_GPU}, ""),
-    ("torch", PartState.WORKS, {"torch": CPU_BUILD, "snapshot": replace(WORKSTATION, simulated="h100x8")}, ""),
+    ("torch", PartState.WORKS, {"torch": CPU_BUILD, "snapshot": replace(WORKSTATION, simulated="h100x8")},
+        ""),
     ("nccl", PartState.NOT_HERE, {"torch": CPU_BUILD}, ""),
     ("shared-memory", PartState.LIMITED, {"snapshot": replace(WORKSTATION, machine=SMALL)}, "nccl-test"),
     ("ports", PartState.LIMITED, {"ports": {"4783": False, "29500": True}}, "serve"),
@@ -118,10 +124,12 @@ CASES: tuple[tuple[str, PartState, dict[str, Any], str], ...] = (
     ("tracing", PartState.LIMITED, {"trace_rights": TraceRights(True, 0, False)}, "run"),
     ("tracing", PartState.WORKS, {"trace_rights": TraceRights(False, 0, False)}, ""),
     ("tracing", PartState.WORKS, {"trace_rights": TraceRights(False, ABSENT, False)}, ""),
-    ("state-folder", PartState.BROKEN, {"state_folder": StateFolder("/x", "Read-only file system", 0)}, "history"),
+    ("state-folder", PartState.BROKEN, {"state_folder": StateFolder("/x", "Read-only file system", 0)},
+        "history"),
     ("state-folder", PartState.LIMITED, {"state_folder": StateFolder("/x", "", 4096)}, "history"),
     ("state-folder", PartState.BROKEN, {"state_folder": LATE}, "history"),
-    ("history", PartState.BROKEN, {"runs": Missing(MissingReason.ERROR, "database disk image is malformed")}, "history"),
+    ("history", PartState.BROKEN, {"runs": Missing(MissingReason.ERROR, "database disk image is malformed")},
+        "history"),
     ("postgres", PartState.ABSENT, {"packages": without("psycopg")}, ""),
     ("service", PartState.ABSENT, {"packages": without("uvicorn")}, "serve"),
     ("service", PartState.BROKEN, {"packages": LATE}, "serve"),

@@ -1,4 +1,6 @@
-"""The fabric: its status in words, a remedy by where it is managed, racks without a domain, boards without a GPU."""
+"""The fabric: its status in words, a remedy by where it is managed, racks without a domain, boards without a
+GPU.
+"""
 
 from dataclasses import replace
 

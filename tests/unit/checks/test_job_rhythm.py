@@ -1,4 +1,6 @@
-"""The rhythm and the shares of real jobs, by pulses recorded from outside, and the rule by which a stall is told."""
+"""The rhythm and the shares of real jobs, by pulses recorded from outside, and the rule by which a stall is
+told.
+"""
 
 import json
 from dataclasses import replace
@@ -199,7 +201,9 @@ def spent(runs: float, seconds: int = 60) -> list[Pulse]:
 
 
 def test_a_rank_that_spins_for_its_gpu_waits_and_the_one_that_sleeps_is_slow() -> None:
-    """Two ranks of a real H100, rank 1 asleep for 0.25 s of each step: rank 0 ran 85 % of the time, in `.item()`."""
+    """Two ranks of a real H100, rank 1 asleep for 0.25 s of each step: rank 0 ran 85 % of the time, in
+    `.item()`.
+    """
     pulses = {0: spent(0.8535), 1: spent(0.3039)}
     item = [Frame("/job/train.py", "main", 90, "log(rank, step, value.flatten()[0].item())")]
     sleep = [Frame("/job/train.py", "main", 77, "time.sleep(0.25)")]
@@ -231,11 +235,21 @@ def test_a_pause_says_nothing_of_steps() -> None:
 
 
 def test_who_evaluates_alone_while_the_others_spin_for_a_collective_is_not_slow() -> None:
-    """As recorded on the stand-in for CUDA: neither sleeps once in half a minute, and the processors are shared."""
+    """As recorded on the stand-in for CUDA: neither sleeps once in half a minute, and the processors are
+    shared.
+    """
     first = spent(0.5, 12)
     last = first[-1]
     for_seconds = range(1, 31)
-    alone = [replace(last, at_seconds=last.at_seconds + n, ran_seconds=last.ran_seconds + 0.45 * n, queued_seconds=0.55 * n) for n in for_seconds]  # fmt: skip
+    alone = [
+        replace(
+            last,
+            at_seconds=last.at_seconds + n,
+            ran_seconds=last.ran_seconds + 0.45 * n,
+            queued_seconds=0.55 * n,
+        )
+        for n in for_seconds
+    ]
     spins = [replace(one, ran_seconds=one.ran_seconds - 0.01) for one in alone]
     evaluates = [Glance(15.0 + n, False, "train.py:111 in evaluate", "") for n in range(9)]
     waits = [Glance(15.0 + n, False, "train.py:155 in main", "ranks") for n in range(9)]

@@ -1,4 +1,6 @@
-"""How a run is judged: which rank failed first, what is an echo, what a stall and a signal from outside make of it."""
+"""How a run is judged: which rank failed first, what is an echo, what a stall and a signal from outside make
+of it.
+"""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -36,7 +38,8 @@ def rank(number: int, code: int, order: int | None, **more: Any) -> RankRecord:
     end = RankEnd.KILLED if code < 0 else RankEnd.FAILED if code else RankEnd.FINISHED
     names = {-9: "SIGKILL", -15: "SIGTERM"}
     values: dict[str, Any] = {
-        "rank": number, "pid": 100 + number, "started": START, "end": end, "ended": at(60 + (order or 9) * 0.1),
+        "rank": number, "pid": 100 + number, "started": START, "end": end,
+        "ended": at(60 + (order or 9) * 0.1),
         "exit_code": code, "signal": names.get(code), "order": order, "attempt": 1,
     }  # fmt: skip
     return RankRecord(**{**values, **more})
@@ -44,7 +47,8 @@ def rank(number: int, code: int, order: int | None, **more: Any) -> RankRecord:
 
 def facts(*ranks: RankRecord, **more: Any) -> RunFacts:
     values: dict[str, Any] = {
-        "host": "a1", "started": START, "seconds": 61.0, "exit_status": 1, "ranks": ranks, "signals": (), "stalls": (),
+        "host": "a1", "started": START, "seconds": 61.0, "exit_status": 1, "ranks": ranks, "signals": (),
+        "stalls": (),
         "slow": (), "step": StepTime(0.5, 90, 0.9, 60.0), "kernel": (), "glances": 40, "unseen": (),
     }  # fmt: skip
     return RunFacts(**{**values, **more})
@@ -255,11 +259,15 @@ def test_restarts_slow_ranks_and_blindness_are_warnings() -> None:
 
 NOBODY = {
     "no ranks": ({"command": ("true",)}, "skip", "it started none, or they ended too soon"),
-    "elsewhere": ({"command": ("/usr/bin/srun", "-N2", "python", "train.py")}, "skip", "srun may have started ranks elsewhere"),
-    "a script": ({"command": ("bash", "job.sh", "mpirun")}, "skip", "mpirun may have started ranks elsewhere"),
+    "elsewhere": ({"command": ("/usr/bin/srun", "-N2", "python", "train.py")}, "skip",
+        "srun may have started ranks elsewhere"),
+    "a script": ({"command": ("bash", "job.sh", "mpirun")}, "skip",
+        "mpirun may have started ranks elsewhere"),
     "not listed": ({"unseen": ("the ranks could not be listed: EPERM",)}, "skip", "EPERM"),
-    "elsewhere, for long": ({"command": ("mpirun", "a"), "seconds": 600.0}, "warn", "mpirun may have started ranks elsewhere"),
-    "no ranks, for long": ({"command": ("make",), "seconds": 600.0}, "warn", "no process of the command has a rank"),
+    "elsewhere, for long": ({"command": ("mpirun", "a"), "seconds": 600.0}, "warn",
+        "mpirun may have started ranks elsewhere"),
+    "no ranks, for long": ({"command": ("make",), "seconds": 600.0}, "warn",
+        "no process of the command has a rank"),
     "failed": ({"exit_status": 7}, "fail", "it started none"),
 }  # fmt: skip
 
@@ -283,8 +291,10 @@ def test_ranks_that_outlive_the_command_are_not_called_well() -> None:
 def document(run: RunFacts) -> JobRun:
     findings = judge_run(run)
     return JobRun(
-        Outcome.FAIL, findings[0].message, findings, ("torchrun", "train.py"), "a1", "id", START, 61.0, 1, None, "2.13", {},
-        None, 4, run.ranks, run.step, (), run.stalls, run.signals, run.kernel, None, WatchCost(1.0, NOT_ASKED, 1, 40), run.unseen,
+        Outcome.FAIL, findings[0].message, findings, ("torchrun", "train.py"), "a1", "id", START, 61.0, 1,
+        None, "2.13", {},
+        None, 4, run.ranks, run.step, (), run.stalls, run.signals, run.kernel, None,
+        WatchCost(1.0, NOT_ASKED, 1, 40), run.unseen,
     )  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""The kernel's words for faults: from the texts that people met to findings, and to the same topic of `explain`."""
+"""The kernel's words for faults: from the texts that people met to findings, and to the same topic of
+`explain`.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""What is said of each suspect of a localisation: its code, its subject, and a sentence with names and numbers."""
+"""What is said of each suspect of a localisation: its code, its subject, and a sentence with names and
+numbers.
+"""
 
 from dataclasses import replace
 
@@ -75,15 +77,21 @@ def test_each_suspect_is_told_by_its_names_and_numbers(suspect, code, subject, w
 
 
 PARTS = {
-    FabricPart.UPLINKS: ("network.uplink_slow", (), ("leaf s1",), "9 of 12 exchanges that left leaf s1 reached 9.00 GB/s at best, where 40.0 GB/s is usual: its uplinks are slow"),
+    FabricPart.UPLINKS: ("network.uplink_slow", (), ("leaf s1",),
+        "9 of 12 exchanges that left leaf s1 reached 9.00 GB/s at best, where 40.0 GB/s is usual: its uplinks are slow"),
     FabricPart.UPLINK: ("network.uplink_slow", (), ("leaf s1",), "one of its uplinks is slow"),
-    FabricPart.REACH: ("network.uplink_slow", (1,), ("leaf s1",), "9 of 12 exchanges of a2 that left leaf s1 reached"),
-    FabricPart.PATH: ("network.link_slow", (), ("leaf s1", "leaf s2"), "9 of 12 exchanges between leaf s1 and leaf s2 reached"),
+    FabricPart.REACH: ("network.uplink_slow", (1,), ("leaf s1",),
+        "9 of 12 exchanges of a2 that left leaf s1 reached"),
+    FabricPart.PATH: ("network.link_slow", (), ("leaf s1", "leaf s2"),
+        "9 of 12 exchanges between leaf s1 and leaf s2 reached"),
     FabricPart.SWITCH: ("network.switch_slow", (), ("leaf s1",), "9 of 12 exchanges inside leaf s1 reached"),
-    FabricPart.DOMAIN: ("network.nvlink_slow", (), ("d1",), "9 of 12 exchanges over NVLink in domain d1 reached"),
+    FabricPart.DOMAIN: ("network.nvlink_slow", (), ("d1",),
+        "9 of 12 exchanges over NVLink in domain d1 reached"),
     FabricPart.NVLINK: ("network.nvlink_slow", (1,), ("d1",), "its NVLink is slow; its network is good"),
-    FabricPart.ALONE: ("network.node_slow", (1,), ("leaf s1",), "the node is slow, or an uplink of leaf s1, where this run has no other node"),
-    FabricPart.NETWORK: ("network.node_slow", (1,), (), "its network, or the uplink that leads to it, is slow; its NVLink is good"),
+    FabricPart.ALONE: ("network.node_slow", (1,), ("leaf s1",),
+        "the node is slow, or an uplink of leaf s1, where this run has no other node"),
+    FabricPart.NETWORK: ("network.node_slow", (1,), (),
+        "its network, or the uplink that leads to it, is slow; its NVLink is good"),
 }  # fmt: skip
 
 
@@ -105,7 +113,8 @@ def test_each_part_of_a_fabric_is_told_by_its_switches_and_by_how_much_was_bad(p
 
 def test_uplinks_that_are_weak_together_name_the_leaf_and_no_uplink():
     suspect = Suspect(
-        Symptom.SLOW, (), None, 612e9, 640e9, 16, under_load=True, part=FabricPart.UPLINKS, switches=("leaf s1",), measured=512
+        Symptom.SLOW, (), None, 612e9, 640e9, 16, under_load=True, part=FabricPart.UPLINKS,
+        switches=("leaf s1",), measured=512
     )  # fmt: skip
     finding = judged(suspect)
     assert finding.code == "network.uplink_slow"

@@ -1,4 +1,4 @@
-"""Comparison among few: a majority needs two votes and more than half, or all are named and nobody is blamed."""
+"""Comparison among few: a majority needs two votes and more than half, else all are named, nobody blamed."""
 
 import pytest
 
@@ -54,14 +54,16 @@ SETTINGS = {
     "VBIOS": (driver_firmware, ("vbios_version",), {"a": "96.01", "b": "96.02", "c": "96.03"}),
     "InfoROM": (driver_firmware, ("inforom_version",), {"a": "G1", "b": "G2", "c": "G3"}),
     "power limit": (
-        power_limit, ("power_limit_enforced_watts", "power_limit_default_watts"), {"a": 700.0, "b": 500.0, "c": 300.0}
+        power_limit,
+        ("power_limit_enforced_watts", "power_limit_default_watts"),
+        {"a": 700.0, "b": 500.0, "c": 300.0},
     ),
     "application clock": (
         clocks_application,
         ("graphics_clock_application_mhz", "graphics_clock_application_default_mhz"),
         {"a": 1980, "b": 1755, "c": 1500},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -121,13 +123,16 @@ def models(*names, **readings):
     ]
 
 
-@pytest.mark.parametrize(("names", "odd"), [
-    ([H100] * 7 + [H100_PCIE], [7]),
-    ([H100_PCIE] + [H100] * 7, [0]),
-    ([H100] * 6 + [A100, H100_PCIE], [6, 7]),
-    ([A100] * 3 + [H100], [3]),
-    ([H100, UNKNOWN, *[H100] * 5, A100], [7]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("names", "odd"),
+    [
+        ([H100] * 7 + [H100_PCIE], [7]),
+        ([H100_PCIE] + [H100] * 7, [0]),
+        ([H100] * 6 + [A100, H100_PCIE], [6, 7]),
+        ([A100] * 3 + [H100], [3]),
+        ([H100, UNKNOWN, *[H100] * 5, A100], [7]),
+    ],
+)
 def test_one_other_model_among_many_is_named(names, odd):
     found = findings(gpu_model, *models(*names))
     assert [finding.code for finding in found] == ["gpu.model_differs"] * len(odd)
@@ -137,7 +142,8 @@ def test_one_other_model_among_many_is_named(names, odd):
 
 @pytest.mark.parametrize("names", [
     [H100], [H100] * 8, [H100, A100], [H100] * 4 + [A100] * 4, [H100, H100, A100],  # mixed by intent
-    [A100] * 4 + ["NVIDIA DGX Display"], [H100] * 4 + ["NVIDIA T400 4GB RTX"], ["NVIDIA GeForce RTX 3090"] * 7 + ["NVIDIA GeForce RTX 3060"],
+    [A100] * 4 + ["NVIDIA DGX Display"], [H100] * 4 + ["NVIDIA T400 4GB RTX"],
+    ["NVIDIA GeForce RTX 3090"] * 7 + ["NVIDIA GeForce RTX 3060"],
     ["NVIDIA A10-24Q"] * 4 + ["NVIDIA A10-12Q"],
 ])  # fmt: skip
 def test_equal_mixed_and_display_gpus_are_no_finding(names):

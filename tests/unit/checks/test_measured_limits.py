@@ -26,7 +26,9 @@ from tests.unit.model.nouns import make_device
 H100 = make_device(
     name="NVIDIA H100 80GB HBM3", memory_bus_width_bits=5120, memory_clock_max_mhz=2619, cuda_cores=16896,
     compute_capability="9.0", sm_clock_max_mhz=1980, nvlink_bytes_per_second=25e9,
-    nvlinks=tuple(NvLink(link, link < 17, "00000000:05:00.0", 0, 0, 0, 0, NOT_ASKED, NOT_ASKED) for link in range(18)),
+    nvlinks=tuple(
+        NvLink(link, link < 17, "00000000:05:00.0", 0, 0, 0, 0, NOT_ASKED, NOT_ASKED) for link in range(18)
+    ),
 )  # fmt: skip
 
 
@@ -78,8 +80,11 @@ def test_under_a_power_cap_a_product_is_held_against_a_healthy_gpu_of_the_kind_t
     (sustained,) = matrix_opinions(at_limit, "bfloat16", SIZE, meanwhile(1400, "sw_power_cap"))
     assert sustained.origin == "sustained"
     assert [sustained.judge(speed * 1e12) for speed in (642.3, 515, 510, 1)] == [
-        Outcome.PASS, Outcome.PASS, Outcome.WARN, Outcome.WARN,
-    ]  # fmt: skip
+        Outcome.PASS,
+        Outcome.PASS,
+        Outcome.WARN,
+        Outcome.WARN,
+    ]
     lower = replace(H100, power_limit_enforced_watts=500.0)
     unknown = replace(H100, power_limit_enforced_watts=NOT_ASKED)
     chosen = meanwhile(1000, "applications_clocks_setting", "sw_power_cap")
@@ -88,7 +93,8 @@ def test_under_a_power_cap_a_product_is_held_against_a_healthy_gpu_of_the_kind_t
 
 
 @pytest.mark.parametrize(("capability", "dtype", "judged"), [
-    ("7.0", "bfloat16", False), ("7.5", "bfloat16", False), ("8.0", "bfloat16", True), ("7.0", "float16", True),
+    ("7.0", "bfloat16", False), ("7.5", "bfloat16", False), ("8.0", "bfloat16", True),
+    ("7.0", "float16", True),
     ("8.0", "float8", False), ("9.0", "float8", True), ("10.0", "bfloat16", True),
 ])  # fmt: skip
 def test_an_emulated_type_is_not_held_against_the_processors(capability, dtype, judged):

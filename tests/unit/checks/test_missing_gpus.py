@@ -1,4 +1,5 @@
-"""What a display function on the bus that NVML does not list means: a fault, or a function that is not this machine's.
+"""What a display function on the bus that NVML does not list means: a fault, or a function that is not this
+machine's.
 
 The healthy ones are public reports, named behind each.
 """

@@ -88,14 +88,19 @@ def test_only_faults_are_fitted_and_nothing_else_of_them():
 @pytest.mark.parametrize(("platform", "remedy", "words"), [
     # A reset needs the persistence daemon gone: github.com/NVIDIA/NVSentinel/issues/1690; in WSL there is
     # none.
-    (Platform.WSL, "Drain the GPU and reset it: `nvidia-smi --gpu-reset -i 0`, or reboot the machine.", "Drain the GPU and run `wsl --shutdown`"),
-    (Platform.JETSON, "Let it run; reset the GPU when it is next free: `nvidia-smi --gpu-reset -i 0`.", "reboot the board when it is next free."),
+    (Platform.WSL, "Drain the GPU and reset it: `nvidia-smi --gpu-reset -i 0`, or reboot the machine.",
+        "Drain the GPU and run `wsl --shutdown`"),
+    (Platform.JETSON, "Let it run; reset the GPU when it is next free: `nvidia-smi --gpu-reset -i 0`.",
+        "reboot the board when it is next free."),
     # microsoft/WSL#11865 and #14339: nothing inside of WSL loads a driver.
-    (Platform.WSL, "Run `sudo modprobe nvidia`; if that fails, `dmesg` shows why.", "On Windows: update the NVIDIA driver"),
+    (Platform.WSL, "Run `sudo modprobe nvidia`; if that fails, `dmesg` shows why.",
+        "On Windows: update the NVIDIA driver"),
     # github.com/NVIDIA/nvidia-docker/issues/723: persistence is the host's to set.
-    (Platform.CONTAINER, "Run nvidia-persistenced, or `nvidia-smi -pm 1` as root.", "On the host, outside of this container: run nvidia-persistenced"),
+    (Platform.CONTAINER, "Run nvidia-persistenced, or `nvidia-smi -pm 1` as root.",
+        "On the host, outside of this container: run nvidia-persistenced"),
     # github.com/NVIDIA/k8s-device-plugin/issues/201: MIG is refused inside of a container.
-    (Platform.CONTAINER, "Turn MIG off (`nvidia-smi -i 5 -mig 0`).", "On the host, outside of this container: turn MIG off"),
+    (Platform.CONTAINER, "Turn MIG off (`nvidia-smi -i 5 -mig 0`).",
+        "On the host, outside of this container: turn MIG off"),
 ])  # fmt: skip
 def test_remedies_of_public_reports(platform, remedy, words):
     assert words in fit_remedy(remedy, platform)

@@ -1,4 +1,6 @@
-"""What gpudiag measured on real, healthy GPUs, judged again: nothing of it may warn, and no speed may ever fail."""
+"""What gpudiag measured on real, healthy GPUs, judged again: nothing of it may warn, and no speed may ever
+fail.
+"""
 
 import gzip
 from dataclasses import replace
@@ -89,7 +91,9 @@ def test_the_power_cap_is_seen_where_it_held_the_clock_down(name: str):
 
 
 def test_copies_of_a_full_gpu_that_are_too_short_are_not_held_against_its_data_sheet():
-    """An H200 of which 900 MB were free: copies of 59 MB at 68 % of the data sheet, of a GPU that reaches 87 %."""
+    """An H200 of which 900 MB were free: copies of 59 MB at 68 % of the data sheet, of a GPU that reaches 87
+    %.
+    """
     measured = active("h200/bandwidth.json.gz")
     short = tuple(
         replace(

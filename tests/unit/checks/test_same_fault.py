@@ -80,7 +80,7 @@ RESET = {"recovery_action": "gpu_reset"}
         ((xid(95), recovery(1)), RESET, "xid.hardware"),
         ((xid(13), recovery(1)), RESET, "xid.hardware"),
     ],
-)  # fmt: skip
+)
 def test_a_fault_is_told_once(log, readings, code):
     results = judge(*log, **readings)
     assert told(results) == [(code, 0)]
@@ -101,7 +101,7 @@ def test_a_fault_is_told_once(log, readings, code):
         # A count over the GPU's life says nothing of now.
         ((xid(48),), {"ecc_uncorrected_aggregate": 1}, ["xid.hardware", "ecc.uncorrected_aggregate"]),
     ],
-)  # fmt: skip
+)
 def test_what_nvml_does_not_state_stays_a_finding(log, readings, codes):
     assert [code for code, _ in told(judge(*log, **readings))] == codes
 

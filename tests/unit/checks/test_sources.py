@@ -15,7 +15,11 @@ from tests.unit.checks.machines import (
 )
 from tests.unit.model.nouns import make_device, make_snapshot
 
-BROKEN = [state for state in SourceState if state not in (SourceState.OK, SourceState.NO_DEVICES, SourceState.NOT_ASKED)]  # fmt: skip
+BROKEN = [
+    state
+    for state in SourceState
+    if state not in (SourceState.OK, SourceState.NO_DEVICES, SourceState.NOT_ASKED)
+]
 
 
 def test_every_way_in_which_nvml_fails_has_a_finding_of_its_own() -> None:

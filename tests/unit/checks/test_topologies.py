@@ -1,4 +1,6 @@
-"""Topologies that people posted: the matrix of nvidia-smi, NCCL's own paths, and no finding on a healthy machine."""
+"""Topologies that people posted: the matrix of nvidia-smi, NCCL's own paths, and no finding on a healthy
+machine.
+"""
 
 from dataclasses import replace
 

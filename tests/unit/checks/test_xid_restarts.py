@@ -87,9 +87,10 @@ def test_a_restart_settles_nothing_for(case):
         "the fault again": ((*before, xid(119, minutes_ago=58)), None),
         "a worse one after it": ((*before, xid(79, minutes_ago=58)), None),
         "a flood that went on": (
-            (replace(before[0], more=9, until=before[0].restarted_at + timedelta(seconds=1)),), None,
+            (replace(before[0], more=9, until=before[0].restarted_at + timedelta(seconds=1)),),
+            None,
         ),
-    }[case]  # fmt: skip
+    }[case]
     (finding,) = judge(*events, snapshot=snapshot)
     assert finding.outcome is Outcome.FAIL
 

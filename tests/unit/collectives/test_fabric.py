@@ -316,11 +316,15 @@ def test_a_healthy_network_accuses_nothing(shape: str):
 
 @walk(
     [
-        ("static", "uplink"), ("static", "uplinks"), ("static", "path"), ("static", "node"), ("static", "four nodes"),
-        ("static, 2 nodes an uplink", "path"), ("static, pods", "uplinks"), ("hash", "uplinks"), ("hash", "uplink"),
-        ("static", "link"), ("static, uneven", "path"), ("static, uneven", "link"), ("NVLink, static", "uplink"),
+        ("static", "uplink"), ("static", "uplinks"), ("static", "path"), ("static", "node"),
+        ("static", "four nodes"),
+        ("static, 2 nodes an uplink", "path"), ("static, pods", "uplinks"), ("hash", "uplinks"),
+        ("hash", "uplink"),
+        ("static", "link"), ("static, uneven", "path"), ("static, uneven", "link"),
+        ("NVLink, static", "uplink"),
         ("NVLink, static", "network"), ("NVLink, static", "nvlink"), ("NVLink, static", "uplinks"),
-        ("adaptive, full leaves", "uplink"), ("adaptive, full leaves", "uplinks"), ("NVLink, static, uneven", "network"),
+        ("adaptive, full leaves", "uplink"), ("adaptive, full leaves", "uplinks"),
+        ("NVLink, static, uneven", "network"),
     ]
 )  # fmt: skip
 def test_what_is_bad_is_named(case):

@@ -88,10 +88,14 @@ def test_averages_are_exact_for_powers_of_two_and_within_two_units_else(dtype: s
 
 
 def premultiplied(dtype: str, world_size: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """An average as NCCL makes it around a ring: every part times 1/n, every sum rounded; and what is expected."""
+    """An average as NCCL makes it around a ring: every part times 1/n, every sum rounded; and what is
+    expected.
+    """
     table, kind = reduction_table("avg", dtype, world_size), torch_dtype(dtype)
-    values, expected = (torch.tensor(row, dtype=torch.float64).to(torch.float32).to(kind)
-                        for row in (table.values, table.reduced))  # fmt: skip
+    values, expected = (
+        torch.tensor(row, dtype=torch.float64).to(torch.float32).to(kind)
+        for row in (table.values, table.reduced)
+    )
     share = torch.tensor(1 / world_size).to(kind).float()
     total = torch.zeros(())
     for step in range(world_size):

@@ -1,4 +1,6 @@
-"""Notes of agents in torch's own store, by its protocol: both of torch's servers, and what is no store of the run."""
+"""Notes of agents in torch's own store, by its protocol: both of torch's servers, and what is no store of the
+run.
+"""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""Graphs and kinds of buffers: asked for on processors they are refused, and what a torch lacks is a reason."""
+"""Graphs and kinds of buffers: refused on processors, and what a torch lacks is a reason."""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""A run of `make gpu` whose steps print what two real GPUs gave (tests/corpus/machines), read by the readers of the real steps."""
+"""A run of `make gpu` whose steps print what two real GPUs gave (tests/corpus/machines), read by the readers
+of the real steps.
+"""
 
 import json
 from dataclasses import replace

@@ -155,14 +155,17 @@ WRONG: dict[str, tuple[Change, str]] = {
     "a newer gpudiag": (changed(gpudiag_version="9.0.0"), "is newer than this one"),
     "an old Python": (changed(python_version="3.8.10"), "does not run with Python 3.8.10"),
     "an old torch": (changed(torch_version="2.1.0"), "does not test torch 2.1.0"),
-    "two drivers": (changed(driver_version="570.86.15"), "the driver is 570.86.15 in the report and 580.200.01"),
+    "two drivers": (changed(driver_version="570.86.15"),
+        "the driver is 570.86.15 in the report and 580.200.01"),
     "two torches": (changed(torch_version="2.13.0+cu130"), "the torch is 2.13.0+cu130 in the report"),
     "two CUDAs": (changed(cuda_runtime_version="12.8"), "is built for CUDA 13.0, and not 12.8"),
-    "an NVML of another driver": (of_machine(nvml_version="12.570.86.15"), "NVML 12.570.86.15 is not of driver"),
+    "an NVML of another driver": (of_machine(nvml_version="12.570.86.15"),
+        "NVML 12.570.86.15 is not of driver"),
     "a day to come": (changed(day="2099-01-01"), "has not come yet"),
     "a record of another day": (changed(day="2026-01-01"), "the machine was recorded on 2026-11-26"),
     "a step longer than the run": (
-        lambda form: replace(form, seconds=300.0, steps=(*form.steps[:-1], replace(form.steps[-1], seconds=400.0))),
+        lambda form: replace(form, seconds=300.0, steps=(*form.steps[:-1],
+            replace(form.steps[-1], seconds=400.0))),
         "a step took 400 s, and the whole run 300 s",
     ),
     "no GPU": (of_machine(devices=()), "it has no GPU"),
@@ -174,19 +177,24 @@ WRONG: dict[str, tuple[Change, str]] = {
     "a step twice": (lambda form: replace(form, steps=(*form.steps, form.steps[-1])), "has each once"),
     "a step that shows nothing": (changed(checks=()), "step preflight is pass and shows nothing"),
     "a step that did not run": (of_step("readings", Outcome.SKIP), "step readings did not run and shows"),
-    "a reading that is not nvidia-smi's": (of_reading("vbios_version", "differs"), "not as nvidia-smi has them: vbios"),
+    "a reading that is not nvidia-smi's": (of_reading("vbios_version", "differs"),
+        "not as nvidia-smi has them: vbios"),
     "checks worse than their step": (
         of_check(ECC, outcome=Outcome.FAIL, codes=("ecc.uncorrected_volatile",)),
         "step preflight is pass, and its checks are fail",
     ),
-    "a pass with a finding": (of_check(ECC, codes=("ecc.uncorrected_volatile",)), "is pass, and has findings"),
-    "a warning without one": (of_check(ECC, outcome=Outcome.WARN), "ecc.uncorrected is warn, and has no finding"),
+    "a pass with a finding": (of_check(ECC, codes=("ecc.uncorrected_volatile",)),
+        "is pass, and has findings"),
+    "a warning without one": (of_check(ECC, outcome=Outcome.WARN),
+        "ecc.uncorrected is warn, and has no finding"),
     "read, and not": (
         of_check(ECC, read=("ecc_mode",), missing={"ecc_mode": "not_supported"}),
         "ecc.uncorrected read ecc_mode, and did not",
     ),
-    "a reading that no GPU has": (of_check(ECC, read=("fan_speed_percent",)), "which no GPU of the machine supports"),
-    "a check twice": (lambda form: replace(form, checks=(*form.checks, form.checks[0])), "a check is in it twice"),
+    "a reading that no GPU has": (of_check(ECC, read=("fan_speed_percent",)),
+        "which no GPU of the machine supports"),
+    "a check twice": (lambda form: replace(form, checks=(*form.checks, form.checks[0])),
+        "a check is in it twice"),
     "a speed of 0": (of_speed(gpudiag=(0.0,)), "a speed of 0 or less"),
     "another ratio": (of_speed(loop=(1e12,), ratio=0.99), "has the ratio 0.99, and its speeds have"),
 }  # fmt: skip
@@ -211,13 +219,16 @@ def edited(form: AnonymousConfirmation, **changes: Any) -> str:
     [
         (lambda form: edited(form, seconds=12345.0), "its digest is not that of its content"),
         (lambda form: edited(form, note="by ann on node17"), "what this form does not have: note"),
-        (lambda form: edited(form, schema="gpudiag.confirmation/2"), "and not gpudiag.anonymous_confirmation/1"),
+        (
+            lambda form: edited(form, schema="gpudiag.confirmation/2"),
+            "and not gpudiag.anonymous_confirmation/1",
+        ),
         (lambda form: edited(form, outcome="fine"), "outcome"),
         (lambda form: dumps(form)[:-100], "it cannot be read"),
         (lambda form: "[]", "its schema is None"),
         (lambda form: "", "it cannot be read"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_no_whole_form_is_refused_in_a_sentence(form, root, tmp_path, capsys, make, reason):
     path = tmp_path / "anonymous.json"
     path.write_text(make(form))
@@ -230,7 +241,9 @@ def test_a_file_that_is_no_whole_form_is_refused_in_a_sentence(form, root, tmp_p
 
 
 def test_the_folder_that_make_gpu_leaves_has_the_form(tmp_path, capsys):
-    """As a user gets it: packed or not, and refused with what is wrong where the day is another than the recording's."""
+    """As a user gets it: packed or not, and refused with what is wrong where the day is another than the
+    recording's.
+    """
     folder = tmp_path / "folder"
     run_recorded("h200", folder)
     from tools.confirm_on_gpu.__main__ import shared_line

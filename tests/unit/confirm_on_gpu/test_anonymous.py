@@ -1,4 +1,6 @@
-"""The anonymous form of a report: whatever a machine, its users or its network are called, nothing of it is in there."""
+"""The anonymous form of a report: whatever a machine, its users or its network are called, nothing of it is
+in there.
+"""
 
 import re
 from dataclasses import fields, is_dataclass, replace
@@ -104,7 +106,9 @@ def test_nothing_private_that_stands_anywhere_in_a_report_is_in_its_form(recorde
 
 @pytest.mark.parametrize("name", ["h100-mig", "gb200x4", "wsl2-rtx", "vgpu"])
 def test_of_other_kinds_of_machine_too(name, report):
-    """With MIG instances, a fabric, a driver of another system: parts of a record that one GPU in a virtual machine lacks."""
+    """With MIG instances, a fabric, a driver of another system: parts of a record that one GPU in a virtual
+    machine lacks.
+    """
     machine = look_at_machine(name)
     left = []
     for kind, word in PRIVATE.items():

@@ -1,4 +1,6 @@
-"""`make gpu`: steps that fail, hang, cannot start or lack something cost themselves, and the report holds the rest."""
+"""`make gpu`: steps that fail, hang, cannot start or lack something cost themselves, and the report holds the
+rest.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a step's output says: versions of NCCL, readings beside nvidia-smi, checks with their readings, tests."""
+"""What a step's output says: versions of NCCL, readings beside nvidia-smi, checks and tests."""
 
 import json
 import subprocess
@@ -133,9 +133,12 @@ def test_start_times_are_held_against_what_they_are_meant_to_be(output_of, listi
 )
 def test_a_sampler_that_costs_too_much_or_is_slow_is_a_warning(output_of, share, states, outcome):
     row = {
-        "when": "alone", "seconds": 15.0, "states": states,
-        "processor_shares": {"service": 0.01, "sampler": share}, "pss_bytes": {"service": 80 << 20, "sampler": None},
-    }  # fmt: skip
+        "when": "alone",
+        "seconds": 15.0,
+        "states": states,
+        "processor_shares": {"service": 0.01, "sampler": share},
+        "pss_bytes": {"service": 80 << 20, "sampler": None},
+    }
     told = reading.read_service(output_of(lines(row)), {"devices": []})
     assert told.outcome == outcome
     assert "service 1.00 % of a core and 80 MiB" in told.sentence
@@ -225,9 +228,11 @@ def test_readings_are_right_where_nvidia_smi_says_the_same_or_they_move(output_o
 def test_a_check_is_told_with_the_readings_that_a_gpu_gave_and_those_that_none_gave():
     result = {"check": "ecc.uncorrected", "outcome": "pass", "reason": None, "findings": []}
     row = {
-        "ecc_uncorrected_volatile": 0, "ecc_uncorrected_aggregate": None, "ecc_locations": None,
+        "ecc_uncorrected_volatile": 0,
+        "ecc_uncorrected_aggregate": None,
+        "ecc_locations": None,
         "missing": {"ecc_uncorrected_aggregate": "not_supported", "ecc_locations": "not_supported"},
-    }  # fmt: skip
+    }
     other = row | {"ecc_locations": []}
     (check,) = reading.checks_of({"results": [result], "snapshot": {"devices": [row, other]}})
     assert check.read == ("ecc_uncorrected_volatile", "ecc_locations")

@@ -30,11 +30,15 @@ def detail(rank: int, shape: int, other: int, other_shape: int) -> str:
 TELLS = "do not show which"
 # The lines; the ranks that are named; whether which of them is wrong is told; and words of the answer.
 JOBS = {
-    "gloo ends one rank": ([f"[rank2]:{OVERFLOW}"], (), False, "rank 2 had room for 12 bytes, and another rank sent 52"),
-    "gloo, no rank": (["terminate called after throwing an instance of 'gloo::EnforceNotMet'", OVERFLOW], (), False, "12 bytes"),
-    "sizes of all": ([watchdog(0, 100), watchdog(1, 100), watchdog(2, 50), watchdog(3, 100)], (2,), True, "rank 2 gave 50 elements"),
+    "gloo ends one rank": ([f"[rank2]:{OVERFLOW}"], (), False,
+        "rank 2 had room for 12 bytes, and another rank sent 52"),
+    "gloo, no rank": (["terminate called after throwing an instance of 'gloo::EnforceNotMet'", OVERFLOW], (),
+        False, "12 bytes"),
+    "sizes of all": ([watchdog(0, 100), watchdog(1, 100), watchdog(2, 50), watchdog(3, 100)], (2,), True,
+        "rank 2 gave 50 elements"),
     "sizes of two": ([watchdog(0, 100), watchdog(1, 50)], (0, 1), False, "rank 1 gave 50 elements"),
-    "fingerprints of all": ([detail(0, 8, 2, 9), detail(1, 8, 2, 9), detail(2, 9, 0, 8)], (2,), True, "ALLREDUCE of [9]"),
+    "fingerprints of all": ([detail(0, 8, 2, 9), detail(1, 8, 2, 9), detail(2, 9, 0, 8)], (2,), True,
+        "ALLREDUCE of [9]"),
     "fingerprints of two": ([detail(0, 8, 1, 9)], (0, 1), False, "ALLREDUCE of [9]"),
 }  # fmt: skip
 

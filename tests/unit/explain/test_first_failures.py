@@ -1,4 +1,6 @@
-"""Kinds of answers of `gpudiag explain`, each walked over all failures, codes or forms of a line that it may meet."""
+"""Kinds of answers of `gpudiag explain`, each walked over all failures, codes or forms of a line that it may
+meet.
+"""
 
 import re
 from io import BytesIO
@@ -24,19 +26,27 @@ TEXTS = [
     for topic, text in [*((topic, text) for _, topic, text in TWENTY), *OTHERS]
     if topic.startswith(OF_THE_GPU)
 ]
-CUDA_FAILURES = ("1 'invalid argument'", "2 'out of memory'", "3 'initialization error'", "100 'no CUDA-capable device is detected'",
-    "101 'invalid device ordinal'", "214 'uncorrectable ECC error encountered'", "217 'peer access is not supported between these two devices'",
-    "304 'OS call failed or operation not supported on this OS'", "400 'invalid resource handle'", "700 'an illegal memory access was encountered'",
-    "702 'the launch timed out and was terminated'", "710 'device-side assert triggered'", "719 'unspecified launch failure'",
+CUDA_FAILURES = ("1 'invalid argument'", "2 'out of memory'", "3 'initialization error'",
+    "100 'no CUDA-capable device is detected'",
+    "101 'invalid device ordinal'", "214 'uncorrectable ECC error encountered'",
+    "217 'peer access is not supported between these two devices'",
+    "304 'OS call failed or operation not supported on this OS'", "400 'invalid resource handle'",
+    "700 'an illegal memory access was encountered'",
+    "702 'the launch timed out and was terminated'", "710 'device-side assert triggered'",
+    "719 'unspecified launch failure'",
     "801 'operation not supported'", "802 'system not yet initialized'", "999 'unknown error'",
 )  # fmt: skip
-VERBS = ("open_device", "alloc_pd", "create_cq", "create_qp", "modify_qp", "query_port", "query_gid", "post_send", "poll_cq", "reg_mr",
+VERBS = ("open_device", "alloc_pd", "create_cq", "create_qp", "modify_qp", "query_port", "query_gid",
+    "post_send", "poll_cq", "reg_mr",
     "reg_mr_iova2", "reg_dmabuf_mr",
 )  # fmt: skip
-REASONS = ("", " with error Bad address", " with error Cannot allocate memory", " with error Connection timed out", " with error Invalid argument errno 22",
-    " with error Network is unreachable", " with error No such device", " with error Operation not supported", " with 110 Connection timed out, on dev mlx5_1:1",
+REASONS = ("", " with error Bad address", " with error Cannot allocate memory",
+    " with error Connection timed out", " with error Invalid argument errno 22",
+    " with error Network is unreachable", " with error No such device", " with error Operation not supported",
+    " with 110 Connection timed out, on dev mlx5_1:1",
 )  # fmt: skip
-WITHOUT_A_YEAR = ("[rank1]:[E1120 08:41:10.526290891 x.cpp:1] ", "ERROR 11-20 08:41:10 [core.py:708] ", "Nov 20 08:41:10 n1 app[7]: ", "[08:41:10] ", "08:41:10,123 ERROR ")  # fmt: skip
+WITHOUT_A_YEAR = ("[rank1]:[E1120 08:41:10.526290891 x.cpp:1] ", "ERROR 11-20 08:41:10 [core.py:708] ",
+    "Nov 20 08:41:10 n1 app[7]: ", "[08:41:10] ", "08:41:10,123 ERROR ")  # fmt: skip
 
 
 @walk(TEXTS, lambda pair: pair[0])
@@ -62,8 +72,12 @@ def test_a_call_of_the_network_card_that_failed_is_never_told_as_a_closed_tcp_po
         f"n1:20:21 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_{pair[0]} failed{pair[1]}\n"
     ).verdict
     assert verdict.topic in (
-        "network.rdma_error", "network.rdma_not_opened", "network.rdma_unreachable", "network.gpu_direct_refused", "host.locked_memory_limit"
-    ), verdict.sentence  # fmt: skip
+        "network.rdma_error",
+        "network.rdma_not_opened",
+        "network.rdma_unreachable",
+        "network.gpu_direct_refused",
+        "host.locked_memory_limit",
+    ), verdict.sentence
     if "Cannot allocate memory" in pair[1]:
         assert verdict.topic == "host.locked_memory_limit"
 
@@ -77,8 +91,10 @@ def test_a_time_is_told_as_its_line_gives_it(prefix):
     assert not re.match(r"190\d", verdict.at), verdict.at
 
 
-@walk(("Aborted (core dumped)", "Fatal Python error: Aborted", "[rank: 2] Child process with PID 7 terminated with code -6. Forcefully",
-    "x exits with return code = -6", "srun: error: n1: task 2: Aborted (core dumped)", "./run.sh: line 3:  4471 Aborted   python train.py",
+@walk(("Aborted (core dumped)", "Fatal Python error: Aborted",
+    "[rank: 2] Child process with PID 7 terminated with code -6. Forcefully",
+    "x exits with return code = -6", "srun: error: n1: task 2: Aborted (core dumped)",
+    "./run.sh: line 3:  4471 Aborted   python train.py",
 ))  # fmt: skip
 def test_an_abort_by_the_watchdog_blames_nobody_who_waited(line):
     waited = "".join(

@@ -27,13 +27,16 @@ HEALTHY = {
     "2 hosts with EFA": EFA,
     "16 hosts": NcclJob(hosts=16),
     "sockets without RDMA": SOCKET,
-    "sockets without RDMA, NCCL_IB_DISABLE=1 on one host": replace(PCIE, settings={"NCCL_IB_DISABLE": "1"}, network="Socket", nics=()),
+    "sockets without RDMA, NCCL_IB_DISABLE=1 on one host": replace(PCIE, settings={"NCCL_IB_DISABLE": "1"},
+        network="Socket", nics=()),
     "GPUs on PCIe": PCIE,
-    "consumer cards": NcclJob(gpus=2, inside="SHM", channels=2, network="Socket", nics=(), dma_buf=False, nvls=None),
+    "consumer cards": NcclJob(gpus=2, inside="SHM", channels=2, network="Socket", nics=(), dma_buf=False,
+        nvls=None),
     "one GPU": NcclJob(gpus=1, network="Socket", nics=(), channels=32, nvls=None),
     "GPUs before Ampere, whose sends are not direct": replace(TWO, sends_direct=False),
     "variables that cost nothing": replace(
-        TWO, settings={"NCCL_IB_DISABLE": "0", "NCCL_P2P_DISABLE": "0", "NCCL_NVLS_ENABLE": "1", "NCCL_IB_TIMEOUT": "22"}
+        TWO, settings={"NCCL_IB_DISABLE": "0", "NCCL_P2P_DISABLE": "0", "NCCL_NVLS_ENABLE": "1",
+            "NCCL_IB_TIMEOUT": "22"}
     ),
     "two hosts whose interfaces have other names": replace(
         TWO,
@@ -45,17 +48,24 @@ HEALTHY = {
     "a card for storage beside four": NcclJob(
         hosts=2, nics=(*(f"mlx5_{index}:1/IB" for index in range(4)), "mlx5_4:1/IB"), used_nics=4
     ),
-    "cards of another link layer": NcclJob(hosts=2, nics=(*TWO.nics, "mlx5_8:1/RoCE", "mlx5_9:1/RoCE"), used_nics=8),
+    "cards of another link layer": NcclJob(hosts=2, nics=(*TWO.nics, "mlx5_8:1/RoCE", "mlx5_9:1/RoCE"),
+        used_nics=8),
     "two ranks on hosts with eight cards": NcclJob(hosts=2, gpus=2, used_nics=2, channels=2),
-    "the default plugin is missing": replace(TWO, extra=("TUNER/Plugin: Could not find: libnccl-tuner.so. Using internal tuner plugin.",)),
-    "no plugin is wanted": replace(TWO, settings={"NCCL_NET_PLUGIN": "none"}, extra=("NET/Plugin: Could not find: none.",)),
-    "a plugin that was asked for and loaded": replace(EFA, settings={"NCCL_NET_PLUGIN": "libnccl-net-ofi.so"}),
-    "symbols of older plugins": replace(EFA, extra=("NET/Plugin: Failed to find ncclCollNetPlugin_v8 symbol.",)),
+    "the default plugin is missing": replace(TWO,
+        extra=("TUNER/Plugin: Could not find: libnccl-tuner.so. Using internal tuner plugin.",)),
+    "no plugin is wanted": replace(TWO, settings={"NCCL_NET_PLUGIN": "none"},
+        extra=("NET/Plugin: Could not find: none.",)),
+    "a plugin that was asked for and loaded": replace(EFA,
+        settings={"NCCL_NET_PLUGIN": "libnccl-net-ofi.so"}),
+    "symbols of older plugins": replace(EFA, extra=("NET/Plugin: Failed to find ncclCollNetPlugin_v8 symbol.",
+        )),
     "DGX Spark, which has no GPUDirect RDMA": NcclJob(
-        hosts=2, gpus=1, nics=("rocep1s0f0:1/RoCE", "roceP2p1s0f0:1/RoCE"), gpu_direct=False, dma_buf=False, channels=4
+        hosts=2, gpus=1, nics=("rocep1s0f0:1/RoCE", "roceP2p1s0f0:1/RoCE"), gpu_direct=False, dma_buf=False,
+        channels=4
     ),
     "EFA of an instance without GPUDirect RDMA": replace(
-        NcclJob(hosts=2, gpus=1, nics=("rdmap0:1/IB",), channels=2), network="OFI", gpu_direct=False, dma_buf=False
+        NcclJob(hosts=2, gpus=1, nics=("rdmap0:1/IB",), channels=2), network="OFI", gpu_direct=False,
+        dma_buf=False
     ),
     "an interface of Docker on one host": replace(PCIE, interface="docker0", address="172.17.0"),
     "pods of one network": replace(TWO, interface="eth0", address="10.244.3"),
@@ -102,30 +112,36 @@ MERGED_NIC_TOPOLOGY = (
 )
 FAULTS = {
     "NCCL_IB_DISABLE=1": Fault(
-        "nccl.sockets", replace(SOCKET, settings={"NCCL_IB_DISABLE": "1"}, looked_for_ib=False), ALL_16, BOTH, "NCCL_IB_DISABLE", "NCCL_IB_DISABLE set by environment to 1"
+        "nccl.sockets", replace(SOCKET, settings={"NCCL_IB_DISABLE": "1"}, looked_for_ib=False), ALL_16, BOTH,
+        "NCCL_IB_DISABLE", "NCCL_IB_DISABLE set by environment to 1"
     ),
     "no device in the container, the host has IPoIB": Fault(
         "nccl.sockets", replace(SOCKET, interface="ib0"), ALL_16, BOTH, "/dev/infiniband", "No device found"
     ),
     "one host finds no card": Fault(
-        "nccl.sockets", replace(TWO, of_host={1: {"network": "Socket", "nics": ()}}), tuple(range(8, 16)), ("node-1",), "node-0"
+        "nccl.sockets", replace(TWO, of_host={1: {"network": "Socket", "nics": ()}}), tuple(range(8, 16)),
+        ("node-1",), "node-0"
     ),
     "NCCL_IB_HCA matches nothing": Fault(
         "nccl.sockets", replace(SOCKET, settings={"NCCL_IB_HCA": "mlx4_0"}), ALL_16, BOTH, "mlx4_0"
     ),
     "NCCL_NET=Socket, told by 2.28": Fault(
-        "nccl.sockets", replace(SOCKET, looked_for_ib=False, extra=("Comm config netName reset to NCCL_NET=Socket",)), ALL_16, BOTH, "NCCL_NET"
+        "nccl.sockets", replace(SOCKET, looked_for_ib=False,
+            extra=("Comm config netName reset to NCCL_NET=Socket",)), ALL_16, BOTH, "NCCL_NET"
     ),
     "a device that cannot be opened": Fault(
-        "nccl.sockets", replace(SOCKET, extra=("NET/IB : Unable to open device mlx5_0",)), ALL_16, BOTH, "cannot open"
+        "nccl.sockets", replace(SOCKET, extra=("NET/IB : Unable to open device mlx5_0",)), ALL_16, BOTH,
+        "cannot open"
     ),
     "EFA plugin did not start": Fault(
         "nccl.sockets",
-        replace(SOCKET, extra=("NET/OFI Running on p5.48xlarge platform, Setting NCCL_TOPO_FILE", "NET/OFI No eligible providers were found"), nvls=True),
+        replace(SOCKET, extra=("NET/OFI Running on p5.48xlarge platform, Setting NCCL_TOPO_FILE",
+            "NET/OFI No eligible providers were found"), nvls=True),
         ALL_16, BOTH, "fi_info", also=("nccl.shm_over_nvlink", "nccl.few_channels"),
     ),
     "no module for GPUDirect RDMA": Fault(
-        "nccl.no_gpu_direct", replace(TWO, gpu_direct=False, dma_buf=False), ALL_16, BOTH, "nvidia_peermem", "via NET/IB/"
+        "nccl.no_gpu_direct", replace(TWO, gpu_direct=False, dma_buf=False), ALL_16, BOTH, "nvidia_peermem",
+        "via NET/IB/"
     ),
     "the driver of the card does not reach GPU memory": Fault(
         "nccl.no_gpu_direct",
@@ -133,68 +149,93 @@ FAULTS = {
         ALL_16, BOTH, "mlx5_0", "GPU Direct RDMA Disabled for HCA",
     ),
     "NCCL_NET_GDR_LEVEL=LOC": Fault(
-        "nccl.no_gpu_direct", replace(TWO, gpu_direct=False, settings={"NCCL_NET_GDR_LEVEL": "LOC"}), ALL_16, BOTH, "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_LEVEL set"
+        "nccl.no_gpu_direct", replace(TWO, gpu_direct=False, settings={"NCCL_NET_GDR_LEVEL": "LOC"}), ALL_16,
+        BOTH, "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_LEVEL set"
     ),
     "the card is too far": Fault(
-        "nccl.no_gpu_direct", replace(TWO, gpu_direct=False, extra=("GPU Direct RDMA Disabled for GPU 0 / HCA 0 (distance 8 > 5)",)), ALL_16, BOTH, "topo -m", "distance 8 > 5"
+        "nccl.no_gpu_direct", replace(TWO, gpu_direct=False,
+            extra=("GPU Direct RDMA Disabled for GPU 0 / HCA 0 (distance 8 > 5)",)), ALL_16, BOTH, "topo -m",
+            "distance 8 > 5"
     ),
     "one host without it, over RoCE": Fault(
-        "nccl.no_gpu_direct", NcclJob(hosts=2, nics=ROCE, of_host={1: {"gpu_direct": False, "dma_buf": False}}), tuple(range(8, 16)), ("node-1",)
+        "nccl.no_gpu_direct", NcclJob(hosts=2, nics=ROCE, of_host={1: {"gpu_direct": False,
+            "dma_buf": False}}), tuple(range(8, 16)), ("node-1",)
     ),
     "EFA without it on p5": Fault("nccl.no_gpu_direct", replace(EFA, gpu_direct=False), ALL_16, BOTH),
     "NCCL_P2P_DISABLE=1": Fault(
-        "nccl.peer_access_off", replace(PCIE, settings={"NCCL_P2P_DISABLE": "1"}), (0, 1, 2, 3), ("node-0",), "NCCL_P2P_DISABLE", "NCCL_P2P_DISABLE set"
+        "nccl.peer_access_off", replace(PCIE, settings={"NCCL_P2P_DISABLE": "1"}), (0, 1, 2, 3), ("node-0",),
+        "NCCL_P2P_DISABLE", "NCCL_P2P_DISABLE set"
     ),
-    "NCCL_P2P_LEVEL=LOC": Fault("nccl.peer_access_off", replace(PCIE, settings={"NCCL_P2P_LEVEL": "LOC"}), (0, 1, 2, 3), ("node-0",), "NCCL_P2P_LEVEL"),
+    "NCCL_P2P_LEVEL=LOC": Fault("nccl.peer_access_off", replace(PCIE, settings={"NCCL_P2P_LEVEL": "LOC"}),
+        (0, 1, 2, 3), ("node-0",), "NCCL_P2P_LEVEL"),
     "the driver refuses": Fault(
         "nccl.peer_access_off",
         replace(PCIE, of_rank={0: {"extra": ("P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.",)}}),
         (0,), ("node-0",), "the driver refuses", "P2P is disabled between connected GPUs 1 and 0",
     ),
     "peer query fails": Fault(
-        "nccl.peer_access_off", replace(PCIE, extra=("peer query failed between dev 0(=1b000) and dev 1(=1c000)",)), (0, 1, 2, 3), ("node-0",)
+        "nccl.peer_access_off", replace(PCIE,
+            extra=("peer query failed between dev 0(=1b000) and dev 1(=1c000)",)), (0, 1, 2, 3), ("node-0",)
     ),
-    "host memory in spite of NVSwitch": Fault("nccl.shm_over_nvlink", replace(NVSWITCH, inside="SHM"), tuple(range(8)), ("node-0",), "", "via SHM"),
+    "host memory in spite of NVSwitch": Fault("nccl.shm_over_nvlink", replace(NVSWITCH, inside="SHM"),
+        tuple(range(8)), ("node-0",), "", "via SHM"),
     "binding fails": Fault(
         "nccl.nvls_off",
-        replace(NVSWITCH, nvls_channels=0, of_rank={3: {"extra": ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'. Proceeding without NVLS support.",)}}),
+        replace(NVSWITCH, nvls_channels=0,
+            of_rank={3: {"extra": ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'. Proceeding without NVLS support.",)}}),
         (3,), ("node-0",), "fabricmanager", "CUDA error 401",
     ),
     "one host lacks NVLS": Fault(
-        "nccl.nvls_off", replace(NVSWITCH, hosts=2, of_host={1: {"nvls": False, "nvls_channels": 0}}), tuple(range(8, 16)), ("node-1",), "fabricmanager", "not available"
+        "nccl.nvls_off", replace(NVSWITCH, hosts=2, of_host={1: {"nvls": False, "nvls_channels": 0}}),
+        tuple(range(8, 16)), ("node-1",), "fabricmanager", "not available"
     ),
     "NCCL_NVLS_ENABLE=0": Fault(
-        "nccl.nvls_off", NcclJob(nvls=None, channels=24, settings={"NCCL_NVLS_ENABLE": "0"}), tuple(range(8)), ("node-0",), "NCCL_NVLS_ENABLE"
+        "nccl.nvls_off", NcclJob(nvls=None, channels=24, settings={"NCCL_NVLS_ENABLE": "0"}), tuple(range(8)),
+        ("node-0",), "NCCL_NVLS_ENABLE"
     ),
     "NCCL_MAX_NCHANNELS=2": Fault(
-        "nccl.few_channels", replace(NVSWITCH, channels=2, settings={"NCCL_MAX_NCHANNELS": "2"}), tuple(range(8)), ("node-0",), "NCCL_MAX_NCHANNELS=2"
+        "nccl.few_channels", replace(NVSWITCH, channels=2, settings={"NCCL_MAX_NCHANNELS": "2"}),
+        tuple(range(8)), ("node-0",), "NCCL_MAX_NCHANNELS=2"
     ),
     "NCCL_MAX_CTAS=4": Fault(
-        "nccl.few_channels", replace(NVSWITCH, channels=4, settings={"NCCL_MAX_CTAS": "4"}), tuple(range(8)), ("node-0",), "NCCL_MAX_CTAS=4"
+        "nccl.few_channels", replace(NVSWITCH, channels=4, settings={"NCCL_MAX_CTAS": "4"}), tuple(range(8)),
+        ("node-0",), "NCCL_MAX_CTAS=4"
     ),
     "a limit of channels on eight GPUs without NVLS": Fault(
-        "nccl.few_channels", NcclJob(channels=1, settings={"NCCL_MAX_NCHANNELS": "1"}), tuple(range(8)), ("node-0",), "NCCL_MAX_NCHANNELS=1"
+        "nccl.few_channels", NcclJob(channels=1, settings={"NCCL_MAX_NCHANNELS": "1"}), tuple(range(8)),
+        ("node-0",), "NCCL_MAX_NCHANNELS=1"
     ),
     "cards that are found and not taken": Fault(
-        "nccl.sockets", replace(SOCKET, looked_for_ib=False, extra=("NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.1.0.1<0>",)), ALL_16, BOTH, "does not use them", "NET/IB : Using"
+        "nccl.sockets", replace(SOCKET, looked_for_ib=False,
+            extra=("NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.1.0.1<0>",)), ALL_16, BOTH,
+            "does not use them", "NET/IB : Using"
     ),
     "another GID on one host": Fault(
-        "nccl.settings_differ", replace(TWO, settings={"NCCL_IB_GID_INDEX": "3"}, of_host={1: {"settings": {"NCCL_IB_GID_INDEX": "0"}}}), ALL_16, BOTH, "NCCL_IB_GID_INDEX=0 on ranks 8-15 on node-1"
+        "nccl.settings_differ", replace(TWO, settings={"NCCL_IB_GID_INDEX": "3"},
+            of_host={1: {"settings": {"NCCL_IB_GID_INDEX": "0"}}}), ALL_16, BOTH,
+            "NCCL_IB_GID_INDEX=0 on ranks 8-15 on node-1"
     ),
     "an interface's name that one of four hosts has for itself": Fault(
-        "nccl.settings_differ", replace(TWO, hosts=4, settings={"NCCL_SOCKET_IFNAME": "eth0"}, of_host={3: {"settings": {"NCCL_SOCKET_IFNAME": "eth1"}}}), tuple(range(24, 32)), ("node-3",), "eth1"
+        "nccl.settings_differ", replace(TWO, hosts=4, settings={"NCCL_SOCKET_IFNAME": "eth0"},
+            of_host={3: {"settings": {"NCCL_SOCKET_IFNAME": "eth1"}}}), tuple(range(24, 32)), ("node-3",),
+            "eth1"
     ),
     "the loopback over two hosts": Fault(
-        "nccl.interface_leads_nowhere", replace(SOCKET, of_host={1: {"interface": "lo", "address": "127.0.0"}}), tuple(range(8, 16)), ("node-1",), "NCCL_SOCKET_IFNAME==eth0", "lo:127.0.0"
+        "nccl.interface_leads_nowhere", replace(SOCKET, of_host={1: {"interface": "lo",
+            "address": "127.0.0"}}), tuple(range(8, 16)), ("node-1",), "NCCL_SOCKET_IFNAME==eth0",
+            "lo:127.0.0"
     ),
     "docker0 over two hosts": Fault(
-        "nccl.interface_leads_nowhere", replace(TWO, interface="docker0", address="172.17.0"), ALL_16, BOTH, "docker0", "docker0:172.17.0"
+        "nccl.interface_leads_nowhere", replace(TWO, interface="docker0", address="172.17.0"), ALL_16, BOTH,
+        "docker0", "docker0:172.17.0"
     ),
     "virbr0 over two hosts": Fault(
-        "nccl.interface_leads_nowhere", replace(SOCKET, interface="virbr0", address="192.168.122"), ALL_16, BOTH, "virbr0"
+        "nccl.interface_leads_nowhere", replace(SOCKET, interface="virbr0", address="192.168.122"), ALL_16,
+        BOTH, "virbr0"
     ),
     "a link-local address": Fault(
-        "nccl.interface_leads_nowhere", replace(TWO, interface="enx0a", address="169.254.3", ends=False), ALL_16, BOTH, "link-local", "169.254.3"
+        "nccl.interface_leads_nowhere", replace(TWO, interface="enx0a", address="169.254.3", ends=False),
+        ALL_16, BOTH, "link-local", "169.254.3"
     ),
     "no route to a host": Fault(
         "nccl.interface_leads_nowhere",
@@ -202,47 +243,61 @@ FAULTS = {
         (5,), ("node-0",), "10.9.0.2", "No route to host",
     ),
     "a host with a card less": Fault(
-        "nccl.nics_differ", replace(TWO, hosts=3, of_host={2: {"nics": TWO.nics[:7]}}), tuple(range(16, 24)), ("node-2",), "7 IB ports"
+        "nccl.nics_differ", replace(TWO, hosts=3, of_host={2: {"nics": TWO.nics[:7]}}), tuple(range(16, 24)),
+        ("node-2",), "7 IB ports"
     ),
     "two of eight cards in use": Fault(
         "nccl.nics_unused", NcclJob(hosts=2, used_nics=2), ALL_16, BOTH, "2 of 8", "NET/IB : Using"
     ),
     "a card on the other CPU": Fault(
         "nccl.nic_remote",
-        replace(TWO, extra=(MERGED_NIC_TOPOLOGY.format("PIX"),), of_rank={7: {"extra": (MERGED_NIC_TOPOLOGY.format("SYS"),)}}),
+        replace(TWO, extra=(MERGED_NIC_TOPOLOGY.format("PIX"),),
+            of_rank={7: {"extra": (MERGED_NIC_TOPOLOGY.format("SYS"),)}}),
         (7,), ("node-0",), "topo -m", "NVL/SYS",
     ),
-    "another NCCL on one host": Fault("nccl.version_mismatch", replace(TWO, hosts=3, of_host={2: {"version": (2, 26)}}), tuple(range(16, 24)), ("node-2",), "2.26.6"),
+    "another NCCL on one host": Fault("nccl.version_mismatch",
+        replace(TWO, hosts=3, of_host={2: {"version": (2, 26)}}), tuple(range(16, 24)), ("node-2",),
+        "2.26.6"),
     "two versions of NCCL without a majority": Fault(
-        "nccl.version_mismatch", replace(TWO, of_host={1: {"version": (2, 26)}}), ALL_16, BOTH, "NCCL 2.26.6 on ranks 8-15 on node-1"
+        "nccl.version_mismatch", replace(TWO, of_host={1: {"version": (2, 26)}}), ALL_16, BOTH,
+        "NCCL 2.26.6 on ranks 8-15 on node-1"
     ),
     # github.com/NVIDIA/nccl/issues/1328: two sides that differ, and nothing says which is wrong.
     "another algorithm on one host": Fault(
-        "nccl.settings_differ", replace(TWO, settings={"NCCL_ALGO": "Ring"}, of_host={1: {"settings": {"NCCL_ALGO": "Tree"}}}), ALL_16, BOTH,
+        "nccl.settings_differ", replace(TWO, settings={"NCCL_ALGO": "Ring"},
+            of_host={1: {"settings": {"NCCL_ALGO": "Tree"}}}), ALL_16, BOTH,
         "NCCL_ALGO=Ring on ranks 0-7 on node-0; NCCL_ALGO=Tree on ranks 8-15 on node-1. No value has a majority",
     ),
     "another algorithm on one host of three": Fault(
-        "nccl.settings_differ", replace(TWO, hosts=3, settings={"NCCL_ALGO": "Ring"}, of_host={1: {"settings": {"NCCL_ALGO": "Tree"}}}), tuple(range(8, 16)), ("node-1",), "NCCL_ALGO=Tree"
+        "nccl.settings_differ", replace(TWO, hosts=3, settings={"NCCL_ALGO": "Ring"},
+            of_host={1: {"settings": {"NCCL_ALGO": "Tree"}}}), tuple(range(8, 16)), ("node-1",),
+            "NCCL_ALGO=Tree"
     ),
     "a variable that one rank lacks": Fault(
         "nccl.settings_differ",
-        replace(TWO, settings={"NCCL_PROTO": "Simple", "NCCL_IB_TIMEOUT": "22"}, of_rank={3: {"settings": {"NCCL_IB_TIMEOUT": "22"}}}),
+        replace(TWO, settings={"NCCL_PROTO": "Simple", "NCCL_IB_TIMEOUT": "22"},
+            of_rank={3: {"settings": {"NCCL_IB_TIMEOUT": "22"}}}),
         (3,), ("node-0",), "no NCCL_PROTO",
     ),
     "an interface's name that differs inside a host": Fault(
-        "nccl.settings_differ", replace(TWO, settings={"NCCL_SOCKET_IFNAME": "eth0"}, of_rank={3: {"settings": {"NCCL_SOCKET_IFNAME": "eth1"}}}), (3,), ("node-0",), "eth1"
+        "nccl.settings_differ", replace(TWO, settings={"NCCL_SOCKET_IFNAME": "eth0"},
+            of_rank={3: {"settings": {"NCCL_SOCKET_IFNAME": "eth1"}}}), (3,), ("node-0",), "eth1"
     ),
     "a network plugin that was asked for": Fault(
-        "nccl.plugin_not_loaded", replace(TWO, extra=("NET/Plugin: Plugin name set by env to libnccl-net-ofi.so",)), ALL_16, BOTH, "libnccl-net-ofi.so", "Plugin name set by env"
+        "nccl.plugin_not_loaded", replace(TWO,
+            extra=("NET/Plugin: Plugin name set by env to libnccl-net-ofi.so",)), ALL_16, BOTH,
+            "libnccl-net-ofi.so", "Plugin name set by env"
     ),
     "a network plugin, as 2.28 tells it": Fault(
         "nccl.plugin_not_loaded",
-        replace(TWO, settings={"NCCL_NET_PLUGIN": "/opt/ofi/libnccl-net.so"}, extra=(f"NET/Plugin: /opt/ofi/libnccl-net.so: libhwloc.so.15: {PLUGIN_GONE}",)),
+        replace(TWO, settings={"NCCL_NET_PLUGIN": "/opt/ofi/libnccl-net.so"},
+            extra=(f"NET/Plugin: /opt/ofi/libnccl-net.so: libhwloc.so.15: {PLUGIN_GONE}",)),
         ALL_16, BOTH, "NCCL_NET_PLUGIN",
     ),
     "a tuner that was asked for": Fault(
         "nccl.plugin_not_loaded",
-        replace(TWO, extra=("TUNER/Plugin: NCCL_TUNER_PLUGIN set to libmytuner.so", "TUNER/Plugin: Could not find: libmytuner.so. Using internal tuner plugin.")),
+        replace(TWO, extra=("TUNER/Plugin: NCCL_TUNER_PLUGIN set to libmytuner.so",
+            "TUNER/Plugin: Could not find: libmytuner.so. Using internal tuner plugin.")),
         ALL_16, BOTH, "libmytuner.so",
     ),
 }  # fmt: skip

@@ -1,4 +1,6 @@
-"""What a hub says of machines on real sockets, that are well or not, lie, hang, are old, or have a wrong clock."""
+"""What a hub says of machines on real sockets, that are well or not, lie, hang, are old, or have a wrong
+clock.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,6 @@
-"""What lint offers is Python: put in its place it parses, keeps what the statement gave, and the mistake is gone."""
+"""What lint offers is Python: put in its place it parses, keeps what the statement gave, and the mistake is
+gone.
+"""
 
 import ast
 from collections import Counter

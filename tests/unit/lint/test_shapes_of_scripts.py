@@ -1,4 +1,6 @@
-"""Mistakes in the shapes in which people write them: options in a dict, batches by `next`, two ways to train in one file."""
+"""Mistakes in the shapes in which people write them: options in a dict, batches by `next`, two ways to train
+in one file.
+"""
 
 from gpudiag.lint.linter import lint_text
 from tests.walking import walk

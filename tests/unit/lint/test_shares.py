@@ -1,4 +1,6 @@
-"""Files shared among processes: the same answer, also where a process dies, and none left where one is interrupted."""
+"""Files shared among processes: the same answer, also where a process dies, and none left where one is
+interrupted.
+"""
 
 import os
 import signal

@@ -271,7 +271,8 @@ if __name__ == "__main__":
 
 
 DEVICES = (
-    "torch.cuda.set_device(rank)", 'torch.device(f"cuda:{rank}")', 'torch.device("cuda:%d" % rank)', "net.to(rank)",
+    "torch.cuda.set_device(rank)", 'torch.device(f"cuda:{rank}")', 'torch.device("cuda:%d" % rank)',
+    "net.to(rank)",
     "net.cuda(rank)", 'net.to(f"cuda:{rank}")', 'torch.device("cuda", rank)',
 )  # fmt: skip
 
@@ -338,9 +339,11 @@ def test_a_fix_of_a_download_is_in_the_names_that_the_script_has() -> None:
 
 
 SHARDED = (
-    "model.load_state_dict(state)", "state = model.state_dict()", "FSDP.optim_state_dict(model, optimizer)",
+    "model.load_state_dict(state)",
+    "state = model.state_dict()",
+    "FSDP.optim_state_dict(model, optimizer)",
     "with FSDP.summon_full_params(model):\n        print(model)",
-)  # fmt: skip
+)
 
 
 @walk(SHARDED)

@@ -1,4 +1,6 @@
-"""`python -m tests.unit.linux.speaking_child PARENT_PID COUNT`: writes that many lines, in pieces, and ends with status 4."""
+"""`python -m tests.unit.linux.speaking_child PARENT_PID COUNT`: writes that many lines, in pieces, and ends
+with status 4.
+"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Our children: signalled, killed with what they started, reaped without waiting; and read by an event loop."""
+"""Our children: signalled, killed with what they started, reaped without waiting; read by an event loop."""
 
 import asyncio
 import os

@@ -1,4 +1,6 @@
-"""Every output of tests/corpus/judge: the judgement is what the thread established, however a log wraps the lines."""
+"""Every output of tests/corpus/judge: the judgement is what the thread established, however a log wraps the
+lines.
+"""
 
 import tempfile
 from pathlib import Path

@@ -54,10 +54,13 @@ _SHARED = tuple(field.name for field in fields(LiveDevice) if field.name in Devi
 
 def make_live_device(device, **given):
     values = {
-        "health": "fail", "finding_codes": ("gpu.hung",), "last_good_at": TAKEN_AT, "throttled": SILENT,
+        "health": "fail",
+        "finding_codes": ("gpu.hung",),
+        "last_good_at": TAKEN_AT,
+        "throttled": SILENT,
         "last_good": LastGood(TAKEN_AT, 98, 1024, NOT_SUPPORTED, 640.5, 1980),
         **{name: getattr(device, name) for name in _SHARED},
-    }  # fmt: skip
+    }
     return LiveDevice(**{**values, **given})
 
 
@@ -190,7 +193,8 @@ SERVICE_EXAMPLES = [
     make_run(),
     RunEvents("20261120-1", (NumberedEvent(4, RunEvent(EventKind.STAGE, 0.1, 0, 4, stage="import")),)),
     Series(
-        1.0, 2.0, 4.0, 1.0, 1.0, (2.0, 3.0), (DeviceSeries("GPU-5", 5, None, {"pstate": (0.0, None)}),), (ENTRY,)
+        1.0, 2.0, 4.0, 1.0, 1.0, (2.0, 3.0), (DeviceSeries("GPU-5", 5, None, {"pstate": (0.0, None)}),),
+        (ENTRY,)
     ),
     Timeline((ENTRY,)),
     make_history(),

@@ -1,7 +1,8 @@
-"""A stand-in for the RAS of an NCCL job: its protocol, and its answers as text (2.24, 2.26) and JSON (2.28.9, 2.29).
+"""A stand-in for the RAS of an NCCL job: its protocol, and its answers as text (2.24, 2.26) and JSON (2.28.9,
+2.29).
 
-Written by NCCL's sources (src/ras/client_support.cc of the tags v2.24.3-1 to v2.30.4-1): what a command is answered, what
-the table and the sections hold, and which lines there are.
+Written by NCCL's sources (src/ras/client_support.cc of the tags v2.24.3-1 to v2.30.4-1): what a command is
+answered, what the table and the sections hold, and which lines there are.
 """
 
 import json

@@ -86,7 +86,9 @@ IMAGE_MARKS = {
 
 
 def kernel_view(tmp_path, namespace=FIRST_NAMESPACE, *, ours=ROOT, first=ROOT, thread="kthreadd\n"):
-    """What the kernel shows: a namespace of processes, the root of this process and of process 1, and process 2."""
+    """What the kernel shows: a namespace of processes, the root of this process and of process 1, and process
+    2.
+    """
     (tmp_path / "proc/self/ns").mkdir(parents=True)
     (tmp_path / "proc/self/ns/pid").symlink_to(namespace)
     files = {"proc__self__mountinfo": ours, "proc__1__mountinfo": first, "proc__2__comm": thread}

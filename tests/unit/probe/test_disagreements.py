@@ -12,7 +12,8 @@ from tests.unit.probe.test_identity import on_bus
 GIB = 1024**3
 ABSENT = Missing(MissingReason.NOT_SUPPORTED)
 CUDA = TorchFacts(
-    version="2.13.0", python="python", cuda_runtime_version="13.0", architectures=("sm_90",), nccl_version="2.30",
+    version="2.13.0", python="python", cuda_runtime_version="13.0", architectures=("sm_90",),
+    nccl_version="2.30",
     nccl_available=True, gloo_available=True, cuda_available=True, device_count=4, nvml_device_count=4,
     context_starts=True,
 )  # fmt: skip
@@ -27,8 +28,10 @@ def make_gpu(index, **readings):
 
 def view(source, at, gpu, **values):
     known = {
-        "uuid": f"GPU-{gpu}", "bus_id": ABSENT, "name": "H100", "memory_total_bytes": (80 if source == "gputil" else 79) * GIB,
-        "memory_used_bytes": ABSENT, "memory_free_bytes": ABSENT, "utilization_percent": ABSENT, "driver_version": "580.1",
+        "uuid": f"GPU-{gpu}", "bus_id": ABSENT, "name": "H100",
+        "memory_total_bytes": (80 if source == "gputil" else 79) * GIB,
+        "memory_used_bytes": ABSENT, "memory_free_bytes": ABSENT, "utilization_percent": ABSENT,
+        "driver_version": "580.1",
     }  # fmt: skip
     return DeviceView(source=source, source_index=at, **{**known, **values})
 

@@ -1,4 +1,6 @@
-"""Dumps of torch's flight recorder: real ones of gloo (torch 2.13), the shapes of older versions, and hostile ones."""
+"""Dumps of torch's flight recorder: real ones of gloo (torch 2.13), the shapes of older versions, and hostile
+ones.
+"""
 
 import json
 import os

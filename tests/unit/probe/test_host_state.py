@@ -50,16 +50,19 @@ def test_soft_limits_count_and_unlimited_is_none(tmp_path: Path):
 
 def test_the_tightest_cgroup_on_the_way_up_counts(tmp_path: Path):
     group = "sys/fs/cgroup/system.slice/job.scope"
-    root = lay(tmp_path, {
-        "proc/self/cgroup": "0::/system.slice/job.scope\n",
-        "sys/fs/cgroup/cgroup.controllers": "cpu memory pids\n",
-        "sys/fs/cgroup/system.slice/cpu.max": "250000 100000\n",
-        "sys/fs/cgroup/system.slice/memory.max": "max\n",
-        f"{group}/cpu.max": "max 100000\n",
-        f"{group}/memory.max": "1073741824\n",
-        f"{group}/memory.current": "1048576\n",
-        f"{group}/pids.max": "max\n",
-    })  # fmt: skip
+    root = lay(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/system.slice/job.scope\n",
+            "sys/fs/cgroup/cgroup.controllers": "cpu memory pids\n",
+            "sys/fs/cgroup/system.slice/cpu.max": "250000 100000\n",
+            "sys/fs/cgroup/system.slice/memory.max": "max\n",
+            f"{group}/cpu.max": "max 100000\n",
+            f"{group}/memory.max": "1073741824\n",
+            f"{group}/memory.current": "1048576\n",
+            f"{group}/pids.max": "max\n",
+        },
+    )
     found = read_cgroup(root)
     assert (found["processors_limit"], found["memory_limit_bytes"], found["processes_limit"]) == (
         2.5,
@@ -70,14 +73,17 @@ def test_the_tightest_cgroup_on_the_way_up_counts(tmp_path: Path):
 
 
 def test_cgroup_v1_says_no_limit_by_numbers(tmp_path: Path):
-    root = lay(tmp_path, {
-        "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/job\n2:pids:/job\n",
-        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "9223372036854771712\n",
-        "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "4096\n",
-        "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "400000\n",
-        "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
-        "sys/fs/cgroup/pids/job/pids.max": "512\n",
-    })  # fmt: skip
+    root = lay(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/job\n2:pids:/job\n",
+            "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "9223372036854771712\n",
+            "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "4096\n",
+            "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "400000\n",
+            "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/pids/job/pids.max": "512\n",
+        },
+    )
     found = read_cgroup(root)
     assert (found["memory_limit_bytes"], found["processors_limit"], found["processes_limit"]) == (
         None,
@@ -120,19 +126,22 @@ ARM = "processor\t: 0\nBogoMIPS\t: 2000.00\nFeatures\t: fp asimd sve\nCPU implem
 X86 = "processor\t: 0\nflags\t\t: fpu tsc sse2\n"
 
 
-@pytest.mark.parametrize(("cpuinfo", "vendor", "product", "expected"), [
-    (ARM, "Amazon EC2", "g5g.xlarge", True),  # systemd issue 18929
-    (ARM, "Amazon EC2", "g5g.metal", False),
-    (ARM, "Microsoft Corporation", "Virtual Machine", True),  # systemd pull request 20998
-    (ARM, "Alibaba Cloud", "Alibaba Cloud ECS", True),  # systemd pull request 43347
-    (ARM, "QEMU", "QEMU Virtual Machine", True),  # systemd issue 18929
-    (ARM, "Google", "Google Compute Engine", True),
-    (ARM, "NVIDIA", "GB200 NVL", False),
-    (ARM, "Microsoft Corporation", "Surface Pro", False),
-    (ARM, "Supermicro", "ARS-111GL-NHR", False),
-    (X86, "Google", "Google Compute Engine", False),  # a bare-metal instance: systemd pull request 38125
-    (X86, "Alibaba Cloud", "Alibaba Cloud ECS", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cpuinfo", "vendor", "product", "expected"),
+    [
+        (ARM, "Amazon EC2", "g5g.xlarge", True),  # systemd issue 18929
+        (ARM, "Amazon EC2", "g5g.metal", False),
+        (ARM, "Microsoft Corporation", "Virtual Machine", True),  # systemd pull request 20998
+        (ARM, "Alibaba Cloud", "Alibaba Cloud ECS", True),  # systemd pull request 43347
+        (ARM, "QEMU", "QEMU Virtual Machine", True),  # systemd issue 18929
+        (ARM, "Google", "Google Compute Engine", True),
+        (ARM, "NVIDIA", "GB200 NVL", False),
+        (ARM, "Microsoft Corporation", "Surface Pro", False),
+        (ARM, "Supermicro", "ARS-111GL-NHR", False),
+        (X86, "Google", "Google Compute Engine", False),  # a bare-metal instance: systemd pull request 38125
+        (X86, "Alibaba Cloud", "Alibaba Cloud ECS", False),
+    ],
+)
 def test_an_arm_machine_is_virtual_by_its_firmwares_tables(
     tmp_path: Path, cpuinfo, vendor, product, expected
 ):
@@ -157,7 +166,8 @@ def test_a_virtual_machine_shows_no_governor(tmp_path: Path):
 def test_rdma_ports_with_the_counters_that_they_have(tmp_path: Path):
     port = "sys/class/infiniband/mlx5_10/ports/1"
     root = lay(tmp_path, {
-        f"{port}/state": "4: ACTIVE\n", f"{port}/phys_state": "5: LinkUp\n", f"{port}/link_layer": "InfiniBand\n",
+        f"{port}/state": "4: ACTIVE\n", f"{port}/phys_state": "5: LinkUp\n",
+        f"{port}/link_layer": "InfiniBand\n",
         f"{port}/rate": "400 Gb/sec (4X NDR)\n", f"{port}/counters/link_downed": "3\n",
         "sys/class/infiniband/mlx5_2/ports/1/state": "1: DOWN\n",
     })  # fmt: skip
@@ -232,8 +242,10 @@ def test_the_fabric_manager_is_found_by_its_name_and_its_log(tmp_path: Path):
 def test_iommu_kinds_are_those_of_the_gpus(tmp_path: Path):
     root = lay(tmp_path, {
         "sys/kernel/iommu_groups/1/type": "DMA-FQ\n", "sys/kernel/iommu_groups/2/type": "identity\n",
-        "sys/kernel/iommu_groups/1/devices/0000:00:1f.0/x": "", "sys/kernel/iommu_groups/2/devices/0000:53:00.0/x": "",
-        "sys/bus/pci/devices/0000:53:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:53:00.0/class": "0x030200\n",
+        "sys/kernel/iommu_groups/1/devices/0000:00:1f.0/x": "",
+        "sys/kernel/iommu_groups/2/devices/0000:53:00.0/x": "",
+        "sys/bus/pci/devices/0000:53:00.0/vendor": "0x10de\n",
+        "sys/bus/pci/devices/0000:53:00.0/class": "0x030200\n",
         "sys/bus/pci/devices/0000:00:1f.0/vendor": "0x8086\n",
     })  # fmt: skip
     assert read_iommu(root) == {"groups": 2, "kinds": ["identity"]}

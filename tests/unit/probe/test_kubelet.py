@@ -31,8 +31,12 @@ class Asker:
     def __init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.kubelet.asking"],
-            cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
 
     def ask(self, path: Path, seconds: str = LONG_SECONDS) -> dict:
         self.process.stdin.write(f"{path} {seconds}\n")
@@ -101,7 +105,8 @@ def test_each_way_of_giving_no_answer_is_told_in_a_sentence(asker, kubelet, tmp_
         told["no gRPC"] = asker.ask(path, "5")
     reasons = {mode: answer["reason"] for mode, answer in told.items()}
     assert reasons == {
-        "hang": "timed_out", "error": "error", "garbage": "error", "bad text": "error", "absent": "source_absent",
+        "hang": "timed_out", "error": "error", "garbage": "error", "bad text": "error",
+        "absent": "source_absent",
         "refused": "error", "long": "error", "no gRPC": "error",
     }  # fmt: skip
     for mode, answer in told.items():

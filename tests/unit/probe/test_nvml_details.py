@@ -88,8 +88,11 @@ def test_peers_are_asked_pair_by_pair():
     }
     peer = read_peer(Ask(FakeNvml(answers), object()), "00000000:5d:00.0", "handle")
     assert (peer["bus_id"], peer["path"], peer["read"], peer["nvlink"]) == (
-        "00000000:5d:00.0", "system", "ok", "not_supported",
-    )  # fmt: skip
+        "00000000:5d:00.0",
+        "system",
+        "ok",
+        "not_supported",
+    )
 
 
 @pytest.mark.parametrize(("feature", "word"), [(0, "disabled"), (1, "enabled")])

@@ -241,7 +241,7 @@ def link_fields(count):
 
 
 def links_and_calls(fields, look=1):
-    """The links of a GPU, and how often each function of its links was called in the last of that many looks."""
+    """The links of a GPU, and how often each of their functions was called in the last of so many looks."""
     pynvml = FakeNvml(HOPPER, fields)
     ask = Ask(pynvml, "handle")
     for _ in range(look):
@@ -256,9 +256,11 @@ def links_and_calls(fields, look=1):
 def test_eighteen_links_cost_a_batch_and_what_no_field_has():
     links, calls = links_and_calls(link_fields(18))
     assert calls == {
-        "nvmlDeviceGetNvLinkErrorCounter": 4 * 6, "nvmlDeviceGetNvLinkRemotePciInfo": 18,
-        "nvmlDeviceValidateInforom": 1, "nvmlDeviceGetInforomImageVersion": 1,
-    }  # fmt: skip
+        "nvmlDeviceGetNvLinkErrorCounter": 4 * 6,
+        "nvmlDeviceGetNvLinkRemotePciInfo": 18,
+        "nvmlDeviceValidateInforom": 1,
+        "nvmlDeviceGetInforomImageVersion": 1,
+    }
     one_by_one, _ = links_and_calls({91: 18})
     assert links == one_by_one
 

@@ -14,7 +14,8 @@ def raising(error):
 
 def test_the_words_for_reasons_are_those_of_the_model():
     words = {
-        sheet.NOT_SUPPORTED, sheet.FUNCTION_NOT_FOUND, sheet.NO_PERMISSION, sheet.DEVICE_LOST, sheet.SOURCE_ABSENT,
+        sheet.NOT_SUPPORTED, sheet.FUNCTION_NOT_FOUND, sheet.NO_PERMISSION, sheet.DEVICE_LOST,
+        sheet.SOURCE_ABSENT,
         sheet.RESET_REQUIRED,
         sheet.TIMED_OUT, sheet.ERROR,
     }  # fmt: skip

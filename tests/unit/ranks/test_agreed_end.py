@@ -1,4 +1,6 @@
-"""The end of a run that several agents agree on: nobody leaves before the verdict is there, and none that left has died."""
+"""The end of a run that several agents agree on: nobody leaves before the verdict is there, and none that
+left has died.
+"""
 
 import socket
 import threading

@@ -48,8 +48,12 @@ def test_where_it_hangs_is_the_innermost_line_that_is_not_ours() -> None:
 
 def entry(name: str) -> dict[str, object]:
     return {
-        "profiling_name": name, "collective_seq_id": 7, "input_sizes": [[64]], "retired": False, "state": "started",
-    }  # fmt: skip
+        "profiling_name": name,
+        "collective_seq_id": 7,
+        "input_sizes": [[64]],
+        "retired": False,
+        "state": "started",
+    }
 
 
 def broken() -> bytes:
@@ -68,17 +72,22 @@ def dumping_by(**names: str):
     ("recorders", "expected"),
     [
         # torch 2.8 and later with CUDA: NCCL's own recorder beside gloo's, which is empty then.
-        ({"_dump_nccl_trace_json": dumping(entry("nccl:all_reduce")), "_dump_fr_trace_json": dumping()}, "nccl:all_reduce"),
+        ({"_dump_nccl_trace_json": dumping(entry("nccl:all_reduce")), "_dump_fr_trace_json": dumping()},
+            "nccl:all_reduce"),
         # the ranks' gloo group, in a build that has NCCL
-        ({"_dump_nccl_trace_json": dumping(), "_dump_fr_trace_json": dumping(entry("gloo:barrier"))}, "gloo:barrier"),
+        ({"_dump_nccl_trace_json": dumping(), "_dump_fr_trace_json": dumping(entry("gloo:barrier"))},
+            "gloo:barrier"),
         # 2.5 to 2.7 with CUDA
         ({"_dump_nccl_trace_json": dumping(entry("nccl:broadcast"))}, "nccl:broadcast"),
         # a build for the CPU
         ({"_dump_fr_trace_json": dumping(entry("gloo:all_reduce"))}, "gloo:all_reduce"),
         # 2.15: the new backend of NCCL has a recorder of its own behind the same function
-        ({"_dump_nccl_trace_json": dumping(), "_dump_fr_trace_json": dumping_by(gloo="gloo:barrier", nccl="nccl:all_gather")}, "nccl:all_gather"),
-        ({"_dump_nccl_trace_json": dumping(), "_dump_fr_trace_json": dumping_by(gloo="gloo:barrier")}, "gloo:barrier"),
-        ({"_dump_nccl_trace_json": broken, "_dump_fr_trace_json": dumping(entry("gloo:all_reduce"))}, "gloo:all_reduce"),
+        ({"_dump_nccl_trace_json": dumping(), "_dump_fr_trace_json": dumping_by(gloo="gloo:barrier",
+            nccl="nccl:all_gather")}, "nccl:all_gather"),
+        ({"_dump_nccl_trace_json": dumping(), "_dump_fr_trace_json": dumping_by(gloo="gloo:barrier")},
+            "gloo:barrier"),
+        ({"_dump_nccl_trace_json": broken, "_dump_fr_trace_json": dumping(entry("gloo:all_reduce"))},
+            "gloo:all_reduce"),
         ({}, None),
     ],
 )  # fmt: skip

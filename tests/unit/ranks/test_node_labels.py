@@ -62,10 +62,13 @@ def test_a_plain_file_names_racks_leaves_domains_and_rails():
 
 @walk(
     [
-        ({"network.topology.nvidia.com/spine": "s9", "network.topology.nvidia.com/leaf": "s1"}, ("spine s9", "leaf s1")),
+        ({"network.topology.nvidia.com/spine": "s9", "network.topology.nvidia.com/leaf": "s1"},
+            ("spine s9", "leaf s1")),
         ({"fabric.topograph.run/tier-1": "s9", "fabric.topograph.run/tier-0": "s1"}, ("spine s9", "leaf s1")),
-        ({"topology.k8s.aws/network-node-layer-1": "nn-a", "topology.k8s.aws/network-node-layer-3": "nn-c"}, ("layer nn-a", "layer nn-c")),
-        ({"cloud.google.com/gce-topology-block": "b", "cloud.google.com/gce-topology-subblock": "c"}, ("block b", "subblock c")),
+        ({"topology.k8s.aws/network-node-layer-1": "nn-a", "topology.k8s.aws/network-node-layer-3": "nn-c"},
+            ("layer nn-a", "layer nn-c")),
+        ({"cloud.google.com/gce-topology-block": "b", "cloud.google.com/gce-topology-subblock": "c"},
+            ("block b", "subblock c")),
         ({"oci.oraclecloud.com/rdma.local_block_id": "x7"}, ("local block x7",)),
         ({"backend.coreweave.cloud/leafgroup": "4"}, ("leafgroup 4",)),
         ({"topology.kubernetes.io/zone": "z1"}, ("zone z1",)),
@@ -84,7 +87,8 @@ def test_kubernetes_labels_of_each_cloud_are_read_from_the_outermost_to_the_leaf
         ("{", "is no whole JSON"),
         ('{"items": []}', "has no object of kind Node"),
         ("SwitchName=s0 Nodes=tux[0-\n", "line 1 of --labels f: tux[0- is no list of names"),
-        ("SwitchName=s0 Switches=s1\nSwitchName=s1 Switches=s0\nSwitchName=s1 Nodes=a\n", "is above and below itself"),
+        ("SwitchName=s0 Switches=s1\nSwitchName=s1 Switches=s0\nSwitchName=s1 Nodes=a\n",
+            "is above and below itself"),
         ("BlockName=b1 Nodes=a\nNodes=b\n", "line 2 of --labels f names no switch and no block"),
         ("gpu01 leaf=s1\ngpu01 leaf=s2\n", "line 2 of --labels f: gpu01 has other labels above"),
         ("gpu01 lef=s1\n", "line 1 of --labels f: 'lef' is none of core, spine, pod, block, rack, leaf, nvlink, rails"),

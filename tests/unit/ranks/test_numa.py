@@ -35,8 +35,10 @@ def test_a_node_that_may_not_be_used_or_is_not_there_leaves_the_rank_where_it_is
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
     answers = [bind_to_node(1, root), bind_to_node(7, root), bind_to_node(None, root)]
     assert [one.reason for one in answers if isinstance(one, Missing)] == [
-        MissingReason.NO_PERMISSION, MissingReason.ERROR, MissingReason.NOT_SUPPORTED,
-    ]  # fmt: skip
+        MissingReason.NO_PERMISSION,
+        MissingReason.ERROR,
+        MissingReason.NOT_SUPPORTED,
+    ]
     assert asked == []
 
 

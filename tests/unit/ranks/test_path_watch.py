@@ -1,4 +1,6 @@
-"""Agents on one machine that look at the network to each other: who replies, and whether a packet of full size does."""
+"""Agents on one machine that look at the network to each other: who replies, and whether a packet of full
+size does.
+"""
 
 import contextlib
 import time

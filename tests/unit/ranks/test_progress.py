@@ -1,4 +1,4 @@
-"""The place of a collective is that of the code which wanted it, not that of the wrapper which announced it."""
+"""The place of a collective is that of the code that wanted it, not of the wrapper that announced it."""
 
 from collections.abc import Callable
 from contextlib import contextmanager

@@ -1,4 +1,6 @@
-"""What a leading agent makes of processes that come to it beside the rendezvous: strays, twins, those that cannot start."""
+"""What a leading agent makes of processes that come to it beside the rendezvous: strays, twins, those that
+cannot start.
+"""
 
 import os
 import socket

@@ -1,4 +1,6 @@
-"""Hosts that publish an address which others do not reach; and hosts with several addresses, which nobody may blame."""
+"""Hosts that publish an address which others do not reach; and hosts with several addresses, which nobody may
+blame.
+"""
 
 from collections.abc import Mapping, Sequence
 

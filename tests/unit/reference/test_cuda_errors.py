@@ -13,9 +13,10 @@ def failure_of(number):
 def told_of(line):
     """The failures that one of the patterns made from the table finds in a line."""
     return {
-        name for name, failure in failures().items()
+        name
+        for name, failure in failures().items()
         if failure.cuda_errors and any(pattern.search(line) for pattern in failure.patterns)
-    }  # fmt: skip
+    }
 
 
 def of_the_text(error):

@@ -1,4 +1,6 @@
-"""Every published curve and every board: plausible, with a source and a date, and of products that the tables know."""
+"""Every published curve and every board: plausible, with a source and a date, and of products that the tables
+know.
+"""
 
 import re
 from itertools import pairwise

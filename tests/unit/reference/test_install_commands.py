@@ -1,4 +1,6 @@
-"""What `gpudiag train` and `gpudiag doctor` say of a framework that is missing: it is brought to the interpreter that lacks it."""
+"""What `gpudiag train` and `gpudiag doctor` say of a framework that is missing: it is brought to the
+interpreter that lacks it.
+"""
 
 import shlex
 import sys

@@ -53,8 +53,11 @@ def test_every_bit_of_the_event_reasons_has_its_word() -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "prefix"),
-    [(vocabulary.PERFORMANCE_LIMITS, "NVML_PERF_POLICY_"), (vocabulary.FABRIC_FAULTS, "NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_")],
-)  # fmt: skip
+    [
+        (vocabulary.PERFORMANCE_LIMITS, "NVML_PERF_POLICY_"),
+        (vocabulary.FABRIC_FAULTS, "NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_"),
+    ],
+)
 def test_numbers_with_gaps_are_nvmls(numbers: dict[str, int], prefix: str) -> None:
     assert numbers == {word: constant(f"{prefix}{word.upper()}") for word in numbers}
 

@@ -1,4 +1,6 @@
-"""Snapshots of simulated machines, made of their readings alone: no program is started, and no library is asked."""
+"""Snapshots of simulated machines, made of their readings alone: no program is started, and no library is
+asked.
+"""
 
 from dataclasses import replace
 

@@ -76,10 +76,12 @@ def test_what_is_no_gpu_has_no_label_of_one_and_names_the_part():
         "infiniband.port_gone": (HostSubject("a1"), (Evidence("port", "mlx5_1:1"),), "port mlx5_1:1"),
         "process.dead": (ON_GPU, (Evidence("state", "Z"), Evidence("pid", 4242)), "process 4242"),
         "environment.nccl_costly": (
-            HostSubject("a1"), (Evidence("NCCL_DEBUG", "TRACE", source="environment"),), "NCCL_DEBUG",
+            HostSubject("a1"),
+            (Evidence("NCCL_DEBUG", "TRACE", source="environment"),),
+            "NCCL_DEBUG",
         ),
         "host.governor": (HostSubject("a1"), (), None),
-    }  # fmt: skip
+    }
     for code, (subject, evidence, part) in said.items():
         labels = finding_labels(make_finding(code, subject, *evidence), MACHINE, {})
         assert labels.get("subject") == part, code

@@ -13,11 +13,13 @@ from tests.unit.render.reports import make_finding, make_report, make_result
 def on(index, words="power limit 400 W, its default is 700 W", **values):
     subject = DeviceSubject(f"GPU-{index}", f"00000000:{index:02x}:00.0", index, "a1")
     given = {
-        "code": "power.limit_lowered", "outcome": Outcome.WARN, "subject": subject,
+        "code": "power.limit_lowered",
+        "outcome": Outcome.WARN,
+        "subject": subject,
         "message": f"GPU {index} ({index:02x}:00.0): {words}",
         "remedy": "Set it back as root with `nvidia-smi -i INDEX -pl 700`.",
         "evidence": (Evidence("power_limit_enforced_watts", 400.0, "W", 700.0),),
-    }  # fmt: skip
+    }
     finding = make_finding(**{**given, **values})
     return finding.with_remedy(finding.remedy)
 

@@ -1,4 +1,6 @@
-"""Both dialects of the metrics, as text and as OpenMetrics: what each says of a machine, and that strict parsers take it."""
+"""Both dialects of the metrics, as text and as OpenMetrics: what each says of a machine, and that strict
+parsers take it.
+"""
 
 import re
 import shutil

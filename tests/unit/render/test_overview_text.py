@@ -105,6 +105,7 @@ def test_a_gpu_with_two_faults_does_not_hide_the_next_sick_gpu() -> None:
     again = tuple(replace(lost[0], code=code) for code in ("xid.off_the_bus", "pcie.width", "nvlink.down"))
     text = render_overview(judge_snapshot(snapshot), (lost[0], *again, *lost[1:]), candidates, 0.3)
     assert [line.split("(")[0] for line in text.splitlines() if "is off the bus" in line] == [
-        "  GPUs 0-2: each is off the bus: GPU is lost ", "  GPU 0 ",
-    ]  # fmt: skip
+        "  GPUs 0-2: each is off the bus: GPU is lost ",
+        "  GPU 0 ",
+    ]
     assert "and 2 more" in text

@@ -1,4 +1,5 @@
-"""Expressions of public boards and rules in dcgm-exporter's names: every selector finds series, or the reason is known.
+"""Expressions of public boards and rules in dcgm-exporter's names: every selector finds series, or the reason
+is known.
 
 `benchmarks/public_expressions.py` has a real Prometheus evaluate them.
 """
@@ -17,7 +18,9 @@ ROWS = [tuple(line.split("\t")) for line in EXPRESSIONS.read_text().splitlines()
 
 
 def series() -> list[tuple[str, dict[str, str]]]:
-    """What a scrape of two busy machines holds: eight GPUs in pods and jobs, and one that is cut into MIG instances."""
+    """What a scrape of two busy machines holds: eight GPUs in pods and jobs, and one that is cut into MIG
+    instances.
+    """
     found = []
     for spec in ("h100x8+busy:0", "h100-mig+busy:0"):
         snapshot = simulated_snapshot(spec)

@@ -19,7 +19,7 @@ from tests.unit.render.reports import (
     make_finding,
     make_report,
     make_result,
-)  # fmt: skip
+)
 
 
 def lines(report, **keywords):

@@ -72,17 +72,20 @@ def test_wide_characters_and_marks_shift_no_column() -> None:
     assert [cells_of(name) for name in names] == [5, 7, 5, 8, 0]
 
 
-@pytest.mark.parametrize(("name", "cells"), [
-    ("\u4e16\u84ee", 4),  # a user of htop-dev/htop/issues/421
-    ("\ub098\uc724\uc120", 6),  # a folder of borgbackup/borg/issues/1624
-    (unicodedata.normalize("NFD", "\ub098\uc724\uc120"), 6),  # the same from a Mac
-    ("\u8fdc\u7a0b.log", 8),  # szad670401/HyperLPR/issues/41
-    ("caf\u00e9", 4),
-    (unicodedata.normalize("NFD", "caf\u00e9"), 4),
-    ("\uff8a\uff9d", 2),  # half-width Katakana
-    ("\u0e44\u0e17\u0e22", 3),
-    ("a\u200bb\ufeffc", 3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("\u4e16\u84ee", 4),  # a user of htop-dev/htop/issues/421
+        ("\ub098\uc724\uc120", 6),  # a folder of borgbackup/borg/issues/1624
+        (unicodedata.normalize("NFD", "\ub098\uc724\uc120"), 6),  # the same from a Mac
+        ("\u8fdc\u7a0b.log", 8),  # szad670401/HyperLPR/issues/41
+        ("caf\u00e9", 4),
+        (unicodedata.normalize("NFD", "caf\u00e9"), 4),
+        ("\uff8a\uff9d", 2),  # half-width Katakana
+        ("\u0e44\u0e17\u0e22", 3),
+        ("a\u200bb\ufeffc", 3),
+    ],
+)
 def test_names_of_public_reports_take_what_a_terminal_gives_them(name: str, cells: int) -> None:
     assert cells_of(name) == cells
     rows = render_table((Column("USER"), Column("PID", right=True)), [(name, "7"), ("alice", "12345")])

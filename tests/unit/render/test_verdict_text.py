@@ -6,10 +6,13 @@ from gpudiag.render.style import columns
 from gpudiag.render.verdict_text import render_verdict
 
 VERDICT = Verdict(
-    VerdictKind.RANK_FAILED, "Rank 3 on gpu-02 failed first: ValueError: no.", (3,), ("gpu-02",), log="node1.log", line=8,
-    excerpt="[rank3]: ValueError: no", where="train.py:53 in step: raise ValueError", cause="The job's own code.", remedy="Mend it.",
+    VerdictKind.RANK_FAILED, "Rank 3 on gpu-02 failed first: ValueError: no.", (3,), ("gpu-02",),
+    log="node1.log", line=8,
+    excerpt="[rank3]: ValueError: no", where="train.py:53 in step: raise ValueError",
+    cause="The job's own code.", remedy="Mend it.",
     evidence=("the same at rank 5",), driver_errors=("Xid 31 on gpu-02 (dmesg:4)",),
-    echoes=(Echo("the connection to another rank broke", 900, tuple(range(900)), ("gpu-01",), "node0.log", 16),),
+    echoes=(Echo("the connection to another rank broke", 900, tuple(range(900)), ("gpu-01",), "node0.log",
+        16),),
 )  # fmt: skip
 
 
@@ -54,7 +57,8 @@ def test_nothing_wrong_asks_for_nothing():
 def test_hostile_words_stay_on_their_lines(words, host):
     echo = Echo(words, 1, (1,), (host,), words, 1)
     hostile = Verdict(
-        VerdictKind.RANK_MISSING, f"x{words}", (1,), (host,), host, words, words, 1, words, words, "", words, words, (words,), (words,), (echo,),
+        VerdictKind.RANK_MISSING, f"x{words}", (1,), (host,), host, words, words, 1, words, words, "", words,
+        words, (words,), (words,), (echo,),
     )  # fmt: skip
     lines = render_verdict(hostile)
     assert all(character.isprintable() for line in lines for character in line)

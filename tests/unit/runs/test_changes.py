@@ -12,9 +12,11 @@ SILENT = Missing(MissingReason.TIMED_OUT, "nvmlInit has not come back")
 WELL = make_snapshot(make_device(0), make_device(1))
 ONE_LOST = make_snapshot(make_device(0), make_device(1, responding=LOST))
 NOT_STARTED = make_snapshot(
-    make_device(0, responding=SILENT), make_device(1, responding=SILENT), driver_version=SILENT,
+    make_device(0, responding=SILENT),
+    make_device(1, responding=SILENT),
+    driver_version=SILENT,
     sources=(SourceStatus("nvml", SourceState.TIMED_OUT),),
-)  # fmt: skip
+)
 MISSED = Missing(MissingReason.SOURCE_ABSENT, "the driver no longer lists it")
 ONE_LISTED = make_snapshot(make_device(0), make_device(1, responding=MISSED))
 

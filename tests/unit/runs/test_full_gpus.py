@@ -1,4 +1,4 @@
-"""Ranks on GPUs whose memory others hold: refused or left out in one sentence, and never a fault of the GPU."""
+"""Ranks on GPUs whose memory others hold: refused or left out in one sentence, never a fault of the GPU."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,6 @@
-"""Frameworks that are installed, and cannot train on GPUs, or on the CPU, here: each is a SKIP with the reason."""
+"""Frameworks that are installed, and cannot train on GPUs, or on the CPU, here: each is a SKIP with the
+reason.
+"""
 
 import pytest
 

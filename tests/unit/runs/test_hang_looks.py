@@ -1,4 +1,6 @@
-"""When `gpudiag hang` looks again before it answers: recorded jobs, of which nothing moved and which hung a moment ago."""
+"""When `gpudiag hang` looks again before it answers: recorded jobs, of which nothing moved and which hung a
+moment ago.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""Why the ranks of somebody's job do not meet: in the words for ranks of gpudiag's own, and without deciding that it hangs."""
+"""Why the ranks of somebody's job do not meet: in the words for ranks of gpudiag's own, and without deciding
+that it hangs.
+"""
 
 import os
 import socket

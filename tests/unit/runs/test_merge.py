@@ -254,7 +254,8 @@ def test_machines_with_another_driver_are_named(write):
 
 
 @pytest.mark.parametrize(("versions", "named"), [
-    ("ab", "m0 m1"), ("aabb", "m0 m1 m2 m3"), ("abc", "m0 m1 m2"), ("aabbc", "m0 m1 m2 m3 m4"),  # nobody is blamed
+    ("ab", "m0 m1"), ("aabb", "m0 m1 m2 m3"), ("abc", "m0 m1 m2"),
+    ("aabbc", "m0 m1 m2 m3 m4"),  # nobody is blamed
     ("aab", "m2"), ("baaa", "m0"), ("aaabc", "m3 m4"), ("aaaaaabb", "m6 m7"),
 ])  # fmt: skip
 def test_only_a_minority_is_named_and_without_a_majority_all_are(write, versions, named):

@@ -1,4 +1,4 @@
-"""The watch over a machine's jobs: a list that is late once says nothing, and one that never comes is told."""
+"""The watch over a machine's jobs: a list that is late once is no news, and one that never comes is."""
 
 from typing import Any
 

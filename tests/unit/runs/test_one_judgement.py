@@ -112,7 +112,9 @@ def make_finding(kind: FindingKind) -> Finding:
 
 
 def test_what_is_seen_beside_a_collective_is_told_after_it_and_before_its_speed() -> None:
-    """Of equals the order stays: what ranks showed, how they were placed, what came up meanwhile, their speed."""
+    """Of equals the order stays: what ranks showed, how they were placed, what came up meanwhile, their
+    speed.
+    """
     gpus = tuple(make_device(index, name="NVIDIA H100 80GB HBM3") for index in range(8))
     slow = replace(make_result(8 * GIB), busbw_bytes_per_second=100e9)
     unverified = replace(make_result(8), verified=NOT_ASKED)
@@ -124,9 +126,12 @@ def test_what_is_seen_beside_a_collective_is_told_after_it_and_before_its_speed(
     report = build_report(measurement, here, meanwhile=(meanwhile,))
     codes = [finding.code for finding in report.findings]
     assert codes == [
-        "inject.not_fired", absent.code,
-        "collective.not_verified", meanwhile.code, "collective.slow",
-    ]  # fmt: skip
+        "inject.not_fired",
+        absent.code,
+        "collective.not_verified",
+        meanwhile.code,
+        "collective.slow",
+    ]
     assert report.outcome is Outcome.ERROR
     elsewhere = build_report(measurement, here, one_clock=False)
     assert "collective.slow" not in [finding.code for finding in elsewhere.findings]

@@ -28,7 +28,8 @@ from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_machine, mak
 
 GIB = 1024**3
 IDLE: dict[str, Any] = {
-    "mig_mode": "disabled", "compute_mode": "default", "processes": (), "utilization_percent": 0, "memory_used_bytes": 0, "memory_total_bytes": 80 * GIB
+    "mig_mode": "disabled", "compute_mode": "default", "processes": (), "utilization_percent": 0,
+    "memory_used_bytes": 0, "memory_total_bytes": 80 * GIB
 }  # fmt: skip
 TRAINING = GpuProcess(
     pid=42, kind="compute", memory_used_bytes=2**30, visible=True, user="ann", command="train.py",

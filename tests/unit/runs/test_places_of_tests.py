@@ -20,7 +20,8 @@ FACTS: dict[str, Any] = {
     "device_count": 3, "nvml_device_count": 3, "context_starts": True,
 }  # fmt: skip
 IDLE: dict[str, Any] = {
-    "mig_mode": "disabled", "compute_mode": "default", "processes": (), "utilization_percent": 0, "memory_used_bytes": 0, "memory_total_bytes": 80 * 2**30
+    "mig_mode": "disabled", "compute_mode": "default", "processes": (), "utilization_percent": 0,
+    "memory_used_bytes": 0, "memory_total_bytes": 80 * 2**30
 }  # fmt: skip
 TRAINING = GpuProcess(
     pid=42, kind="compute", memory_used_bytes=2**30, visible=True, user="ann", command="train.py",

@@ -72,7 +72,9 @@ def flipped(data: bytes, place: int, bits: int) -> bytes:
 
 
 def places(data: bytes) -> Iterator[int]:
-    """Places of all kinds: the head with the digest, both ends, around the document in a page, and many others."""
+    """Places of all kinds: the head with the digest, both ends, around the document in a page, and many
+    others.
+    """
     head = data.find(DOCUMENT_HEAD.encode())
     yield from range(180)
     yield from range(len(data) - 20, len(data))

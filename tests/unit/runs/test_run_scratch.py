@@ -1,4 +1,6 @@
-"""The files by which a job's processes answer `gpudiag run`, and what Python does at its start in such a process."""
+"""The files by which a job's processes answer `gpudiag run`, and what Python does at its start in such a
+process.
+"""
 
 import json
 import os

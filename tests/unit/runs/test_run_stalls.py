@@ -1,4 +1,6 @@
-"""When a standstill is told: at the limit of the job's own rhythm, or at once where nothing could make it go on."""
+"""When a standstill is told: at the limit of the job's own rhythm, or at once where nothing could make it go
+on.
+"""
 
 import os
 import signal

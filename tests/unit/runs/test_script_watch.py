@@ -1,4 +1,4 @@
-"""The agent's side of a watched script: who is waited for, what is told meanwhile, and when the run is over."""
+"""The agent's side of a watched script: who is waited for, what is printed, and when the run is over."""
 
 from gpudiag.model.codec import encode
 from gpudiag.model.job import Awaited

@@ -1,4 +1,6 @@
-"""Jobs of a simulated machine: watched as those of a real one are, judged by the same judge, and no real process is looked at."""
+"""Jobs of a simulated machine: watched as those of a real one are, judged by the same judge, and no real
+process is looked at.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Limits of time grow with the GPUs: what is expected of healthy ones is never more than half of the limit."""
+"""Limits of time grow with the GPUs: what healthy ones take is never more than half of the limit."""
 
 import re
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_ranks_with_contexts_have_more_time_to_die():
 
 @pytest.mark.parametrize("text", ["docs/commands.md", "gpudiag/cli/preflight.py"])
 def test_level_quick_takes_as_long_as_is_promised(text):
-    """What the parts say that they cost, and 3 s for the looks at the machine, with one GPU and with sixteen."""
+    """What the parts say that they cost, and 3 s for looks at the machine, with one GPU and with 16."""
     promises = re.findall(
         r"(\d+) s,? and (\d+) s for each", (Path(__file__).parents[3] / text).read_text(encoding="utf-8")
     )

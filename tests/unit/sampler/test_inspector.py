@@ -63,7 +63,7 @@ def test_every_source_is_asked_the_cheaper_the_more_often(clock):
 
 
 def test_while_the_driver_hangs_nothing_is_asked_that_calls_it_and_the_host_still_is(clock):
-    """A process in the driver cannot be killed: nvidia-smi every five minutes would be 288 of them in a day."""
+    """A process in the driver cannot be killed: nvidia-smi every five minutes would be 288 a day."""
     inspector = Inspector(lambda _: None)
     watch(inspector, clock, HOUR, driver_hangs=False)
     seen = inspector.surroundings

@@ -9,8 +9,10 @@ LIBRARY = {"driver_version": "580.105.08", "nvml_version": "13", "cuda_driver_ve
 
 
 def sheet(index: int, **readings) -> dict:
-    known = {"uuid": f"GPU-{index}", "bus_id": f"00000000:0{index}:00.0", "name": "NVIDIA H100", "temperature_celsius": 30,
-             "utilization_percent": 5, "power_draw_watts": 70.0, "memory_total_bytes": 1, "pstate": 0, "sm_clock_mhz": 1980}  # fmt: skip
+    known = {"uuid": f"GPU-{index}", "bus_id": f"00000000:0{index}:00.0", "name": "NVIDIA H100",
+        "temperature_celsius": 30,
+             "utilization_percent": 5, "power_draw_watts": 70.0, "memory_total_bytes": 1, "pstate": 0,
+             "sm_clock_mhz": 1980}  # fmt: skip
     return {**known, **readings, "missing": {}, "missing_detail": {}}
 
 
@@ -101,8 +103,10 @@ def test_a_successor_that_counts_anew_does_not_make_a_silent_gpu_well():
 
 def test_a_gpu_lost_between_two_whole_readings_has_no_reading_left():
     picture = started()
-    lost = {"missing": {"temperature_celsius": "device_lost", "pstate": "device_lost"},
-            "missing_detail": {"temperature_celsius": "GPU is lost (NVML 15)"}}  # fmt: skip
+    lost = {
+        "missing": {"temperature_celsius": "device_lost", "pstate": "device_lost"},
+        "missing_detail": {"temperature_celsius": "GPU is lost (NVML 15)"},
+    }
     assert picture.add(tick(fast={0: lost}), 101.0) is True
     gone = device(picture, 0)
     assert gone.responding.reason is MissingReason.DEVICE_LOST
@@ -157,7 +161,7 @@ def test_a_gpu_whose_vital_calls_all_fail_is_told_at_that_tick():
 
 
 def test_what_another_source_knows_stays_where_nvml_has_none():
-    """Of a GPU with unified memory, the host says how much there is, and NVML on every tick that it has none."""
+    """Of a GPU with unified memory, the host gives the size, and NVML on every tick that it has none."""
     picture = started()
     picture.add(tick(fast={1: {"utilization_percent": 9, "missing": {"memory_total_bytes": "not_supported"},
                                 "missing_detail": {}}}), 101.0)  # fmt: skip
@@ -167,7 +171,8 @@ def test_what_another_source_knows_stays_where_nvml_has_none():
 
 def test_a_value_that_does_not_fit_costs_only_itself():
     picture = started()
-    picture.add(tick(fast={1: {"temperature_celsius": "hot", "utilization_percent": 9, "missing": {}, "missing_detail": {}}}),
+    picture.add(tick(fast={1: {"temperature_celsius": "hot", "utilization_percent": 9, "missing": {},
+        "missing_detail": {}}}),
                  101.0)  # fmt: skip
     odd = device(picture, 1, 101.0)
     assert odd.temperature_celsius == Missing(
@@ -293,7 +298,8 @@ def test_a_gpu_that_hangs_on_a_busy_host_is_found_all_the_same():
 def test_a_number_that_the_gpu_does_not_have_stays_absent_on_every_tick():
     """NVML of a GB10 answers 0 for its memory's controller, at any load."""
     picture = started()
-    picture.add(tick(fast={1: {"memory_utilization_percent": 0, "utilization_percent": 96, "missing": {}, "missing_detail": {}}}),
+    picture.add(tick(fast={1: {"memory_utilization_percent": 0, "utilization_percent": 96, "missing": {},
+        "missing_detail": {}}}),
                  101.0)  # fmt: skip
     absent = Missing(MissingReason.NOT_SUPPORTED, "the memory's controller is the processor's")
     shown = picture.with_fast(replace(device(started(), 1), memory_utilization_percent=absent))
@@ -364,7 +370,9 @@ def test_gpus_that_answer_now_and_then_are_slow_and_never_silent():
 
 
 def test_a_driver_that_fails_and_comes_back_with_a_gpu_less_keeps_no_count_of_before():
-    """NVIDIA/gpu-monitoring-tools/issues/46: nvidia-smi ends at once while a GPU is off the bus, and reports none."""
+    """NVIDIA/gpu-monitoring-tools/issues/46: nvidia-smi ends at once while a GPU is off the bus, and reports
+    none.
+    """
     picture = started(8)
     document = {"state": "failed", "words": "Unknown Error", "code": 999, "library": None}
     picture.add({"kind": "failed", "document": document}, 103.0)
@@ -376,7 +384,9 @@ def test_a_driver_that_fails_and_comes_back_with_a_gpu_less_keeps_no_count_of_be
 
 
 def test_a_fault_that_the_next_look_does_not_see_is_over():
-    """NVIDIA/k8s-device-plugin/issues/234: one transient error, and the GPU is left out until the plugin's restart."""
+    """NVIDIA/k8s-device-plugin/issues/234: one transient error, and the GPU is left out until the plugin's
+    restart.
+    """
     picture = started()
     picture.add(tick(fast={1: all_failed()}), 101.0)
     assert device(picture, 1, 101.0).responding == Missing(MissingReason.ERROR, "Unknown Error (NVML 999)")

@@ -74,7 +74,7 @@ def test_an_event_brings_them_at_once():
 @pytest.mark.parametrize("interval", [1.0, 5.0])
 @pytest.mark.parametrize("scrapes_every", [None, 0.7, 4.4, 15.0])
 def test_what_keeps_jobs_off_is_read_every_five_seconds_whatever_the_rest_costs(interval, scrapes_every):
-    """As the sampler's loop does it, on a clock of its own: ticks out of turn, as for a scrape, delay none."""
+    """As the sampler's loop, on its own clock: ticks out of turn, as for a scrape, delay no tick."""
     pace, now, scraped_at, prompt_at, slow_at = Pace(1), 0.0, 0.0, [], []
     while now < 300:
         slow = pace.is_slow_due(now, interval)

@@ -1,4 +1,6 @@
-"""What the service makes of the process that watches jobs: findings while they stand still, and no silence taken for health."""
+"""What the service makes of the process that watches jobs: findings while they stand still, and no silence
+taken for health.
+"""
 
 from typing import Any
 

@@ -99,12 +99,16 @@ def numbers(owners) -> ServiceNumbers:
 
 SHARED = {
     ZERO: GpuOwners(
-        (PodUse("ml", "a", "train", replica="0"), PodUse("ml", "a", "train", replica="1"), PodUse("ml", "b", "x", replica="2")),
+        (
+            PodUse("ml", "a", "train", replica="0"),
+            PodUse("ml", "a", "train", replica="1"),
+            PodUse("ml", "b", "x", replica="2"),
+        ),
         (JobUse(7, "ann"),),
         True,
     ),
     ONE: GpuOwners((PodUse("web", "c", "serve", 9),), allocatable=False),
-}  # fmt: skip
+}
 
 
 def test_our_own_names_have_a_series_for_each_container_and_nothing_on_the_others():
@@ -128,7 +132,11 @@ def test_our_own_names_have_a_series_for_each_container_and_nothing_on_the_other
     offered = re.findall(r'^gpudiag_gpu_allocatable\{gpu="(\d)".*\} (\d)$', text, re.MULTILINE)
     assert offered == [("0", "1"), ("1", "0")]
     without = render_metrics(SNAPSHOT, numbers({}))
-    assert {line for line in text.splitlines() if "_pod_" not in line and "_job_" not in line and "_allocatable" not in line} == set(without.splitlines())  # fmt: skip
+    assert {
+        line
+        for line in text.splitlines()
+        if "_pod_" not in line and "_job_" not in line and "_allocatable" not in line
+    } == set(without.splitlines())
 
 
 def test_dcgms_names_have_them_as_dcgm_exporter_does():

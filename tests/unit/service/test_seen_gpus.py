@@ -110,7 +110,7 @@ MOVED_AWAY = make_snapshot(
 
 
 def test_a_virtual_machine_on_another_host_misses_no_gpu(tmp_path):
-    """It has other GPUs, at other places, after it was moved: github.com/NVIDIA/k8s-device-plugin/issues/373."""
+    """After a move it has other GPUs at other places: github.com/NVIDIA/k8s-device-plugin/issues/373."""
     memory = remember(tmp_path, memory=seen_by(WHOLE).memory())
     later = SeenGpus()
     later.recall(memory, MOVED_AWAY)

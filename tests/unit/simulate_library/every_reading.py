@@ -380,15 +380,18 @@ WAYS = {
 }
 GPM_NUMBERS = {
     "graphics_activity_percent": N.NVML_GPM_METRIC_GRAPHICS_UTIL,
-    "sm_activity_percent": N.NVML_GPM_METRIC_SM_UTIL, "sm_occupancy_percent": N.NVML_GPM_METRIC_SM_OCCUPANCY,
+    "sm_activity_percent": N.NVML_GPM_METRIC_SM_UTIL,
+    "sm_occupancy_percent": N.NVML_GPM_METRIC_SM_OCCUPANCY,
     "tensor_activity_percent": N.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
-    "dram_activity_percent": N.NVML_GPM_METRIC_DRAM_BW_UTIL, "fp64_activity_percent": N.NVML_GPM_METRIC_FP64_UTIL,
-    "fp32_activity_percent": N.NVML_GPM_METRIC_FP32_UTIL, "fp16_activity_percent": N.NVML_GPM_METRIC_FP16_UTIL,
+    "dram_activity_percent": N.NVML_GPM_METRIC_DRAM_BW_UTIL,
+    "fp64_activity_percent": N.NVML_GPM_METRIC_FP64_UTIL,
+    "fp32_activity_percent": N.NVML_GPM_METRIC_FP32_UTIL,
+    "fp16_activity_percent": N.NVML_GPM_METRIC_FP16_UTIL,
     "pcie_transmitted_bytes_per_second": N.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
     "pcie_received_bytes_per_second": N.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
     "nvlink_transmitted_bytes_per_second": N.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
     "nvlink_received_bytes_per_second": N.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC,
-}  # fmt: skip
+}
 WAYS |= {name: (partial(gpm, number),) for name, number in GPM_NUMBERS.items()}
 
 

@@ -1,4 +1,6 @@
-"""What a wrong number is blamed on: a rule that was broken, by its name, or the one rank that has other numbers."""
+"""What a wrong number is blamed on: a rule that was broken, by its name, or the one rank that has other
+numbers.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -278,9 +280,12 @@ def rates(scale: float, rest: float, without: float, decay: float = 1.6e-5) -> d
         (rates(2.0, 1e-7, 1e-7), "train.parameters", "2 times"),
         (rates(1.0, 1e-6, 0.3, decay=0.005), "train.parameters", "weight decay"),
         ({"rounded_to": "bfloat16", **rates(0.98, 0.04, 0.041)}, "train.parameters", "rounded to bfloat16"),
-        ({"rest_of_gradient_before": 1e-4, **rates(0.8, 0.4, 0.4)}, "train.gradients_late", "step 0 in step 1"),
-        ({"rest_of_gradient_before": 0.35, **rates(0.8, 0.4, 0.4)}, "train.parameters", "not those of a single"),
-        (rates(1.01, 0.02, 0.021), "train.parameters", "not those of a single process after step 1 on rank 1"),
+        ({"rest_of_gradient_before": 1e-4, **rates(0.8, 0.4, 0.4)}, "train.gradients_late",
+            "step 0 in step 1"),
+        ({"rest_of_gradient_before": 0.35, **rates(0.8, 0.4, 0.4)}, "train.parameters",
+            "not those of a single"),
+        (rates(1.01, 0.02, 0.021), "train.parameters",
+            "not those of a single process after step 1 on rank 1"),
         ({"elements_off": 1}, "train.rank_corrupt", "rank 1 alone"),
     ],
 )  # fmt: skip
@@ -303,8 +308,10 @@ def test_a_rank_that_keeps_its_gradients_is_named_by_what_was_there_before_its_f
 
     def keeps(*guilty: int) -> Finding:
         return first(
-            of_ranks(3, lambda rank, step: {**patchwork, "gradients_left": 4 * (rank in guilty)} if step else {})
-        )  # fmt: skip
+            of_ranks(
+                3, lambda rank, step: {**patchwork, "gradients_left": 4 * (rank in guilty)} if step else {}
+            )
+        )
 
     assert (keeps(1).code, rank_of(keeps(1))) == ("train.gradients_accumulated", 1)
     assert "on rank 1" in keeps(1).message
@@ -361,9 +368,11 @@ def test_an_optimizer_of_other_tensors_is_the_cause_of_what_follows_from_it(
 ) -> None:
     starts = tuple(make_start(rank, foreign_in_optimizer=4) for rank in (0, 1))
     raised = tuple(
-        Incident(IncidentKind.RAISED, rank, "a1", "verify", 3.0, (Evidence("exception", "KeyError", source="x"),))
+        Incident(
+            IncidentKind.RAISED, rank, "a1", "verify", 3.0, (Evidence("exception", "KeyError", source="x"),)
+        )
         for rank in (0, 1)
-    )  # fmt: skip
+    )
     measurement = make_measurement(strategy=strategy, starts=starts, proofs=(), incidents=raised)
     findings = judge_training(measurement)
     assert findings[0].code == "train.parameters_unmoved"
@@ -382,9 +391,10 @@ def test_an_exception_after_a_step_that_was_wrong_comes_second() -> None:
 def test_weights_that_were_rounded_before_the_first_step_are_no_broadcast_that_is_missing() -> None:
     rounded = make_measurement(
         starts=tuple(
-            make_start(rank, parameters=tensors("r", 0.002), parameters_rounded_to="bfloat16") for rank in (0, 1)
+            make_start(rank, parameters=tensors("r", 0.002), parameters_rounded_to="bfloat16")
+            for rank in (0, 1)
         )
-    )  # fmt: skip
+    )
     findings = judge_training(rounded)
     assert [finding.code for finding in findings] == ["train.parameters"]
     assert "bfloat16" in findings[0].message

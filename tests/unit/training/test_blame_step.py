@@ -1,4 +1,6 @@
-"""What a wrong step is blamed on, by its measured parts: changed gradients, settings, momentum, old weights, parts of shards."""
+"""What a wrong step is blamed on, by its measured parts: changed gradients, settings, momentum, old weights,
+parts of shards.
+"""
 
 from typing import Any
 
@@ -36,7 +38,8 @@ def blamed(values: dict[str, Any], *, alone: bool = False) -> Finding:
 @pytest.mark.parametrize(("values", "code", "words"), [
     # Between backward pass and step: github.com/modelscope/twinkle/pull/290,
     # github.com/huggingface/diffusers/pull/721.
-    ({**TIMES, "gradient_scale": 0.707, "gradient_rest": 1e-9, "settings": ()}, "train.gradients_scaled", "0.707 times"),
+    ({**TIMES, "gradient_scale": 0.707, "gradient_rest": 1e-9, "settings": ()}, "train.gradients_scaled",
+        "0.707 times"),
     ({"gradient_scale": 0.8, "gradient_rest": 0.3, "settings": ()}, "train.gradient", "clipping each value"),
     # Settings: github.com/huggingface/accelerate/issues/2142.
     ({**SAME, **TIMES, "settings": ("lr is 0.025, not 0.05",)}, "train.parameters", "lr is 0.025, not 0.05"),
@@ -44,10 +47,13 @@ def blamed(values: dict[str, Any], *, alone: bool = False) -> Finding:
     ({**SAME, **TIMES, "settings": ()}, "train.parameters", "settings are right"),
     ({**SAME, **TIMES, "settings": None}, "train.parameters", "another learning rate, or more steps"),
     # State: github.com/vllm-project/speculators/pull/926.
-    ({**SAME, "settings": (), "momentum_kept": 1e-5, "momentum_rest": 1e-6}, "train.parameters", "without the momentum"),
+    ({**SAME, "settings": (), "momentum_kept": 1e-5, "momentum_rest": 1e-6}, "train.parameters",
+        "without the momentum"),
     # Nothing of that: not named after it.
-    ({**SAME, "settings": (), "momentum_kept": 0.4, "momentum_rest": 1e-6}, "train.parameters", "not those of a single process"),
-    ({**SAME, "settings": (), "momentum_kept": 1e-5, "momentum_rest": 0.3}, "train.parameters", "not those of a single process"),
+    ({**SAME, "settings": (), "momentum_kept": 0.4, "momentum_rest": 1e-6}, "train.parameters",
+        "not those of a single process"),
+    ({**SAME, "settings": (), "momentum_kept": 1e-5, "momentum_rest": 0.3}, "train.parameters",
+        "not those of a single process"),
 ])  # fmt: skip
 def test_a_step_is_blamed_on_what_was_seen_of_it(values: dict[str, Any], code: str, words: str) -> None:
     finding = blamed(values)
@@ -90,7 +96,9 @@ def in_shards(scales: tuple[float, ...], rest: float = 1e-9) -> Finding:
 
 
 def test_parts_that_each_rank_scales_by_itself() -> None:
-    """github.com/sgl-project/SpecForge/pull/663, github.com/pytorch/pytorch/issues/170862: clipping by a rank's own norm."""
+    """github.com/sgl-project/SpecForge/pull/663, github.com/pytorch/pytorch/issues/170862: clipping by a
+    rank's own norm.
+    """
     finding = in_shards((0.3, 0.2))
     assert (finding.code, rank_of(finding), finding.owner) == ("train.gradients_scaled", None, Owner.JOB)
     assert "clipping by the norm of that part alone" in finding.message
@@ -101,7 +109,9 @@ def test_parts_that_each_rank_scales_by_itself() -> None:
 
 
 def test_gradients_that_are_computed_and_reach_no_parameter_are_not_averaged() -> None:
-    """FSDP2 with set_requires_gradient_sync(False): no parameter is unused, and no state is missing for want of shards."""
+    """FSDP2 with set_requires_gradient_sync(False): no parameter is unused, and no state is missing for want
+    of shards.
+    """
     lost = {"unused": TENSORS, "gradients": (), "computed_error": 1e-8}
     measurement = with_steps({(rank, 0): lost for rank in (0, 1)})
     proofs = tuple(make_proof(rank, optimizer_state_here=0, moved=False) for rank in (0, 1))

@@ -1,4 +1,6 @@
-"""Which rank handed in a flipped bit: told by the average alone, where one bit of one rank's gradient explains it."""
+"""Which rank handed in a flipped bit: told by the average alone, where one bit of one rank's gradient
+explains it.
+"""
 
 import itertools
 

@@ -331,8 +331,11 @@ def test_a_rank_that_ran_out_of_memory_is_told_as_such() -> None:
 
 @pytest.mark.parametrize(
     ("torch", "words"),
-    [("2.13.0+cpu", "torch 2.13.0+cpu crashes with it in DDP's constructor"), ("2.9.1", "torch 2.9.1 may crash")],
-)  # fmt: skip
+    [
+        ("2.13.0+cpu", "torch 2.13.0+cpu crashes with it in DDP's constructor"),
+        ("2.9.1", "torch 2.9.1 may crash"),
+    ],
+)
 def test_a_crash_under_torchs_debugging_names_the_variable_and_the_version(torch: str, words: str) -> None:
     facts = {"signal": "SIGSEGV", "TORCH_DISTRIBUTED_DEBUG": "DETAIL", "torch_version": torch}
     died = [

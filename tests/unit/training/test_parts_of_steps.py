@@ -1,4 +1,6 @@
-"""What a wrong step is found to be made of, from the tensors themselves: whole ones, and the rows that one rank keeps."""
+"""What a wrong step is found to be made of, from the tensors themselves: whole ones, and the rows that one
+rank keeps.
+"""
 
 from collections.abc import Callable
 from typing import Any

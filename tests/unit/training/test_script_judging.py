@@ -1,4 +1,6 @@
-"""Ranks of a user's script that hang or end badly: the right one named, at the user's own line, with fitting advice."""
+"""Ranks of a user's script that hang or end badly: the right one named, at the user's own line, with fitting
+advice.
+"""
 
 from dataclasses import replace
 

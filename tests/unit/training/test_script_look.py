@@ -1,4 +1,6 @@
-"""What a look from outside shows of a script that hangs: what a rank waits for, a rank where none was blamed, never a PASS."""
+"""What a look from outside shows of a script that hangs: what a rank waits for, a rank where none was blamed,
+never a PASS.
+"""
 
 import math
 import os

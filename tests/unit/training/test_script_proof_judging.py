@@ -1,4 +1,6 @@
-"""What is said of a user's training by what its ranks showed: each mistake by its code, and what must not be accused."""
+"""What is said of a user's training by what its ranks showed: each mistake by its code, and what must not be
+accused.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -50,7 +52,8 @@ def test_training_that_is_right_has_no_finding_and_all_of_it_was_seen() -> None:
     ("change", "code", "disproved"),
     [
         (lambda rank: {"parameters": looks(f"r{rank}")}, "train.ranks_differ", "parameters_alike"),
-        (lambda rank: {"parameters": looks(f"r{rank}"), "forwards": 0}, "train.not_averaged", "parameters_alike"),
+        (lambda rank: {"parameters": looks(f"r{rank}"), "forwards": 0}, "train.not_averaged",
+            "parameters_alike"),
         (
             lambda rank: {"parameters": looks(f"r{rank}"), "forwards": 0, "wrapped": 0},
             "train.not_averaged",
@@ -59,7 +62,8 @@ def test_training_that_is_right_has_no_finding_and_all_of_it_was_seen() -> None:
         (lambda rank: {"summed": "parameters"}, "train.parameters_summed", None),
         (lambda rank: {"summed": "gradients"}, "train.gradients_left_summed", None),
         (lambda rank: {"share": (0, RANKS)}, "train.same_samples", "own_samples"),
-        (lambda rank: {"sampler": "whole", "share": None, "samples": (*range(3), *range(100 * rank + 100, 100 * rank + 110))}, "train.same_samples", "own_samples"),
+        (lambda rank: {"sampler": "whole", "share": None, "samples": (*range(3),
+            *range(100 * rank + 100, 100 * rank + 110))}, "train.same_samples", "own_samples"),
         (lambda rank: {"repeated_epochs": 1}, "train.order_repeats", "order_changes"),
         (lambda rank: {"not_finite_backward": 4 if rank == 1 else 5}, "train.not_finite", "losses_finite"),
         (lambda rank: {"forwards": 0, "wrapped": 0}, "train.no_gradient_crossed", "gradients_crossed"),
@@ -76,12 +80,18 @@ BEFORE = ("0.0", 0, "2x2", "start")
 
 @pytest.mark.parametrize(("change", "code", "words"), [
     # modelscope/FunASR/pull/3472 (the last micro-batch is the one without), karpathy/build-nanogpt/pull/30
-    (lambda rank: {"parameters": looks(f"r{rank}"), "unsynchronized": 20}, "train.not_averaged", "inside no_sync()"),
-    (lambda rank: {"parameters": looks(f"r{rank}"), "unsynchronized": 3}, "train.ranks_differ", "though DDP averages"),
+    (lambda rank: {"parameters": looks(f"r{rank}"), "unsynchronized": 20}, "train.not_averaged",
+        "inside no_sync()"),
+    (lambda rank: {"parameters": looks(f"r{rank}"), "unsynchronized": 3}, "train.ranks_differ",
+        "though DDP averages"),
     # vllm-project/speculators/pull/926, Hzfinfdu/Diffusion-BERT/issues/30: rank 0 alone loads the checkpoint
-    (lambda rank: {"parameters": (("0.0", 0, "2x2", f"r{rank}"), *looks("b"))}, "train.initial_parameters", "before the first step"),
-    (lambda rank: {"parameters": (BEFORE, *looks(f"r{rank}")), "settings": ("lr 0.1", f"weight_decay {rank // 2}")}, "train.ranks_differ", "weight_decay 0 on ranks 0 and 1; weight_decay 1 on rank 2"),
-    (lambda rank: {"parameters": (BEFORE, *looks(f"r{rank}")), "settings": ("lr 0.1",)}, "train.ranks_differ", "averages the gradients"),
+    (lambda rank: {"parameters": (("0.0", 0, "2x2", f"r{rank}"), *looks("b"))}, "train.initial_parameters",
+        "before the first step"),
+    (lambda rank: {"parameters": (BEFORE, *looks(f"r{rank}")),
+        "settings": ("lr 0.1", f"weight_decay {rank // 2}")}, "train.ranks_differ",
+        "weight_decay 0 on ranks 0 and 1; weight_decay 1 on rank 2"),
+    (lambda rank: {"parameters": (BEFORE, *looks(f"r{rank}")), "settings": ("lr 0.1",)}, "train.ranks_differ",
+        "averages the gradients"),
 ])  # fmt: skip
 def test_why_ranks_under_ddp_differ_is_said(change: Any, code: str, words: str) -> None:
     facts = {rank: rank_facts(rank, **change(rank)) for rank in range(RANKS)}
@@ -97,7 +107,8 @@ def test_a_look_before_the_first_step_accuses_nobody_whose_parameters_are_alike(
 
 def test_other_parameters_on_every_rank_are_model_parallelism_where_gradients_cross_in_another_way() -> None:
     codes, seen = judge(
-        lambda rank: {"parameters": looks(f"r{rank}"), "forwards": 0, "wrapped": 0, "crossed": 40, "samples": tuple(range(10)), "share": None, "sampler": "whole"}
+        lambda rank: {"parameters": looks(f"r{rank}"), "forwards": 0, "wrapped": 0, "crossed": 40,
+            "samples": tuple(range(10)), "share": None, "sampler": "whole"}
     )  # fmt: skip
     assert codes == []
     assert isinstance(seen["parameters_alike"], Missing)
@@ -113,8 +124,12 @@ def test_sharded_parameters_are_not_held_against_each_other_and_that_is_said() -
 def test_a_few_samples_in_common_accuse_no_shards_of_the_users_own() -> None:
     near = tuple(range(2))
     codes, _ = judge(
-        lambda rank: {"sampler": "whole", "share": None, "samples": (*near, *range(100 * rank + 100, 100 * rank + 200))}
-    )  # fmt: skip
+        lambda rank: {
+            "sampler": "whole",
+            "share": None,
+            "samples": (*near, *range(100 * rank + 100, 100 * rank + 200)),
+        }
+    )
     assert codes == []
 
 
@@ -126,9 +141,11 @@ def test_samples_that_repeat_on_one_rank_tell_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda rank: {"sampler": "other", "share": None, "samples": tuple(range(10))}, "sampler that is there"),
+        (lambda rank: {"sampler": "other", "share": None, "samples": tuple(range(10))},
+            "sampler that is there"),
         (lambda rank: {"share": (0, RANKS)}, "this rank: num_replicas="),
-        (lambda rank: {"sampler": "whole", "share": None, "samples": tuple(range(10))}, "a DistributedSampler with"),
+        (lambda rank: {"sampler": "whole", "share": None, "samples": tuple(range(10))},
+            "a DistributedSampler with"),
     ],
 )  # fmt: skip
 def test_a_sampler_that_is_in_place_is_not_to_be_added(change: Any, words: str) -> None:

@@ -1,4 +1,6 @@
-"""A rank's look at its own main thread: what it waits for, the user's line, what still moves, how often it tells."""
+"""A rank's look at its own main thread: what it waits for, the user's line, what still moves, how often it
+tells.
+"""
 
 import os
 import subprocess
@@ -30,7 +32,8 @@ SITE = "/opt/venv/lib/python3.12/site-packages"
     ("frames", "awaited"),
     [
         (((f"{SITE}/torch/distributed/distributed_c10d.py", "barrier"),), "ranks"),
-        (((f"{SITE}/torch/autograd/graph.py", "_engine_run_backward"), (f"{SITE}/torch/_tensor.py", "backward")), "ranks"),
+        (((f"{SITE}/torch/autograd/graph.py", "_engine_run_backward"),
+            (f"{SITE}/torch/_tensor.py", "backward")), "ranks"),
         (
             (
                 (f"{SITE}/torch/_ops.py", "__call__"),
@@ -68,7 +71,8 @@ SITE = "/opt/venv/lib/python3.12/site-packages"
         ),
         ((("/usr/lib/python3.12/subprocess.py", "wait"),), "program"),
         ((("/usr/lib/python3.12/threading.py", "join"),), "lock"),
-        (((f"{SITE}/torch/nn/functional.py", "linear"), (f"{SITE}/torch/nn/parallel/distributed.py", "forward")), None),
+        (((f"{SITE}/torch/nn/functional.py", "linear"), (f"{SITE}/torch/nn/parallel/distributed.py",
+            "forward")), None),
         (((f"{SITE}/torch/utils/data/distributed.py", "__iter__"),), "loader"),
     ],
 )  # fmt: skip

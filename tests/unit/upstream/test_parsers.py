@@ -1,4 +1,6 @@
-"""The parsers on small excerpts in the form of upstream's texts: facts, in the fewest lines that show the form."""
+"""The parsers on small excerpts in the form of upstream's texts: facts, in the fewest lines that show the
+form.
+"""
 
 import inspect
 

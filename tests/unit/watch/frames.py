@@ -20,12 +20,14 @@ STORY = "h100x8+busy:0+busy:1+hot:5"
 LAUNCHER = ParentProcess(41100, "torchrun --nproc-per-node=gpu train.py --config llama-7b.yaml")
 _FACTS = SamplerFacts(
     polls=True, paused=False, silent_seconds=None, interval_seconds=2.0, restarts=0, stuck=0, since=None
-)  # fmt: skip
+)
 _ABSENT = Missing(MissingReason.SOURCE_ABSENT)
 HOST = HostActivity(
-    processors_busy_percent=37.4, processors_waiting_percent=2.0, load_average=71.5, memory_total_bytes=2015 * GIB,
+    processors_busy_percent=37.4, processors_waiting_percent=2.0, load_average=71.5,
+    memory_total_bytes=2015 * GIB,
     memory_available_bytes=1200 * GIB, swap_used_bytes=0, network_received_bytes_per_second=1.25e9,
-    network_transmitted_bytes_per_second=0.4e9, disk_read_bytes_per_second=_ABSENT, disk_written_bytes_per_second=3.2e8,
+    network_transmitted_bytes_per_second=0.4e9, disk_read_bytes_per_second=_ABSENT,
+    disk_written_bytes_per_second=3.2e8,
 )  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""The application on Textual's own test terminal: what it draws is the picture, and what keys and the mouse do to it."""
+"""The application on Textual's own test terminal: what it draws is the picture, and what keys and the mouse
+do to it.
+"""
 
 import asyncio
 from collections.abc import Callable

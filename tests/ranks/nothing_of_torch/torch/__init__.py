@@ -1,4 +1,5 @@
-"""In place of torch, for ranks that never meet: every name is there, does nothing, and the meeting has no end.
+"""In place of torch, for ranks that never meet: every name is there, does nothing, and the meeting has no
+end.
 
 Importing the real one four times is two thirds of what such a run takes.
 """

@@ -1,4 +1,6 @@
-"""Jobs on real GPUs, recorded: six hangs of seven were called healthy, because a wait for a GPU takes a whole processor."""
+"""Jobs on real GPUs, recorded: six hangs of seven were called healthy, because a wait for a GPU takes a whole
+processor.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -17,7 +19,9 @@ FAIL, WARN, ERROR, PASS = Outcome.FAIL, Outcome.WARN, Outcome.ERROR, Outcome.PAS
 
 @dataclass(frozen=True)
 class OnGpu:
-    """A recording, and what must be said of it once it was looked at thrice: outcome, code, rank (None: no one rank), words."""
+    """A recording, and what must be said of it once it was looked at thrice: outcome, code, rank (None: no
+    one rank), words.
+    """
 
     name: str
     outcome: Outcome
@@ -27,20 +31,30 @@ class OnGpu:
 
 
 RECORDED = (
-    OnGpu("spin", ERROR, "hang.unknown", None, ("ranks 0 and 1", "train.py:90", "the same 47 collectives", "long, or never ends")),
-    OnGpu("skip", FAIL, "hang.other_collective", 1, ("step 21", "step 20", "42 AllReduce", "rank 1 43", "train.py:90")),
-    OnGpu("fifo", FAIL, "hang.file", 1, ("opens the FIFO", "train.py:15 in load_batch", "rank 0 waits for its GPU")),
-    OnGpu("pyloop", FAIL, "hang.loop", 1, ("train.py:38 in tokenize", "while True", "rank 0 waits for its GPU")),
-    OnGpu("size", FAIL, "hang.other_size", None, ("rank 0", "float32 []", "rank 1", "float32 [1048576]", "train.py:90")),
-    OnGpu("order", FAIL, "hang.other_collective", None, ("process group 1", "process group 2", "train.py:52", "another order")),
+    OnGpu("spin", ERROR, "hang.unknown", None, ("ranks 0 and 1", "train.py:90", "the same 47 collectives",
+        "long, or never ends")),
+    OnGpu("skip", FAIL, "hang.other_collective", 1, ("step 21", "step 20", "42 AllReduce", "rank 1 43",
+        "train.py:90")),
+    OnGpu("fifo", FAIL, "hang.file", 1, ("opens the FIFO", "train.py:15 in load_batch",
+        "rank 0 waits for its GPU")),
+    OnGpu("pyloop", FAIL, "hang.loop", 1, ("train.py:38 in tokenize", "while True",
+        "rank 0 waits for its GPU")),
+    OnGpu("size", FAIL, "hang.other_size", None, ("rank 0", "float32 []", "rank 1", "float32 [1048576]",
+        "train.py:90")),
+    OnGpu("order", FAIL, "hang.other_collective", None, ("process group 1", "process group 2", "train.py:52",
+        "another order")),
     OnGpu("stop", FAIL, "hang.stopped", 1, ("SIGSTOP", "train.py:69")),
     OnGpu("slow", PASS, words=("not hanging",)),
     OnGpu("healthy", PASS, words=("not hanging",)),
-    OnGpu("loader", FAIL, "hang.loader", 1, ("worker", "the FIFO", "train2.py:21 in Shards.read_shard", "train2.py:107")),
-    OnGpu("uneven", FAIL, "hang.other_collective", 1, ("barrier at train2.py:110", "left the loop", "step 20", "rank 0 42")),
-    OnGpu("lit_callback", FAIL, "hang.file", 1, ("lit.py:20 in Upload.on_train_batch_end", "barrier", "the FIFO")),
+    OnGpu("loader", FAIL, "hang.loader", 1, ("worker", "the FIFO", "train2.py:21 in Shards.read_shard",
+        "train2.py:107")),
+    OnGpu("uneven", FAIL, "hang.other_collective", 1, ("barrier at train2.py:110", "left the loop", "step 20",
+        "rank 0 42")),
+    OnGpu("lit_callback", FAIL, "hang.file", 1, ("lit.py:20 in Upload.on_train_batch_end", "barrier",
+        "the FIFO")),
     OnGpu("jax_hang", ERROR, "hang.unknown", 0, ("jaxjob.py:13", "its kernel is long, or never ends")),
-    OnGpu("evalok", WARN, "hang.works_alone", 0, ("evaluates (validate)", "train2.py:48", "rank 1 waits in", "300 s")),
+    OnGpu("evalok", WARN, "hang.works_alone", 0, ("evaluates (validate)", "train2.py:48", "rank 1 waits in",
+        "300 s")),
     OnGpu("longkernel", PASS, words=("step 20 -> 21",)),
 )  # fmt: skip
 _MOVE = ("slow", "healthy", "longkernel")
@@ -144,7 +158,9 @@ def test_a_job_that_moves_is_called_so_by_its_counters(case: OnGpu) -> None:
 
 @walk([case for case in RECORDED if case.name not in _MOVE], name_of)
 def test_the_c_functions_alone_show_a_wait_for_the_gpu(case: OnGpu) -> None:
-    """The same jobs without a source line: each rank that spins is found by `cuStreamSynchronize`, or within NCCL."""
+    """The same jobs without a source line: each rank that spins is found by `cuStreamSynchronize`, or within
+    NCCL.
+    """
     job = with_native(_without_lines(recorded_on_gpus(case.name)), case.name)
     for place in judge_job(job).places:
         spins = [
@@ -255,7 +271,9 @@ def test_the_gpu_that_does_nothing_names_the_rank_that_is_not_in_the_collective(
     ],
 )
 def test_gpus_at_full_utilization_prove_nothing(looks: tuple[GpuLook, ...]) -> None:
-    """A kernel that waits runs too: without one GPU that is idle while all others only wait, no rank is named."""
+    """A kernel that waits runs too: without one GPU that is idle while all others only wait, no rank is
+    named.
+    """
     verdict = judge_job(with_gpus(later("spin"), *looks))
     assert (verdict.outcome, verdict.findings[0].code) == (ERROR, "hang.unknown"), verdict.headline
 

@@ -1,4 +1,4 @@
-"""Who comes late to collectives, by flight records: those of real gloo ranks, and of NCCL's by their times."""
+"""Who comes late to collectives, by flight records: of real gloo ranks, and of NCCL's by their times."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +13,18 @@ RECORDED = Path(__file__).parents[2] / "probe" / "flight_records"
 def launch(sequence: int, at: float, group: str = "0") -> RecordedCall:
     return RecordedCall(
         sequence, group, "", "nccl", "all_reduce", sequence, False, CallState.COMPLETED, True, created_at=at
-    )  # fmt: skip
+    )
 
 
 def records(**late: float) -> list[FlightRecord]:
-    """Forty steps of 0.5 s, each with a collective, of three ranks that launch it later than at the step's end."""
+    """Forty steps of 0.5 s, each with a collective, of three ranks that launch it later than at the step's
+    end.
+    """
     return [
         FlightRecord(
             rank, "2.10", "2.28.9", (), (),
-            tuple(launch(step, 1000.0 + 0.5 * step + late.get(f"r{rank}", 0.0) + 0.001 * ((step * 7 + rank) % 3)) for step in range(40)),
+            tuple(launch(step, 1000.0 + 0.5 * step + late.get(f"r{rank}",
+                0.0) + 0.001 * ((step * 7 + rank) % 3)) for step in range(40)),
             f"rank_{rank}",
         )
         for rank in range(3)

@@ -1,4 +1,6 @@
-"""What a job says of itself beside what the looks show: evidence where both agree, a finding where the looks had none."""
+"""What a job says of itself beside what the looks show: evidence where both agree, a finding where the looks
+had none.
+"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What two answers of NCCL's RAS show: who is behind, gone, silent or elsewhere, and what of it is no fault."""
+"""What two answers of NCCL's RAS show: who is behind, gone, silent or elsewhere, and what is no fault."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Looks at real jobs of 4 gloo ranks under torchrun, recorded by benchmarks/hang_matrix.py, and judged again."""
+"""Looks at real jobs of 4 gloo ranks under torchrun, recorded by benchmarks/hang_matrix.py, judged again."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -215,7 +215,9 @@ def test_rank_kind_and_line_are_named(case: Recorded) -> None:
 
 
 def test_an_endless_loop_that_others_wait_for_not_yet_long_is_looked_at_again():
-    """Between the time of a rank that stands still and that of a loop nothing is decided, and the rank is named."""
+    """Between the time of a rank that stands still and that of a loop nothing is decided, and the rank is
+    named.
+    """
     verdict = judged("python_loop", HangLimits(still=0.1, loop=10_000.0))
     assert verdict.findings[0].code == "hang.still"
     assert getattr(verdict.findings[0].subject, "rank", None) == 2
@@ -246,7 +248,7 @@ def test_of_variables_that_differ_whole_numbers_are_named_with_their_ranks() -> 
 
 @walk(RECORDED, lambda case: case.name)
 def test_a_job_that_hung_a_moment_ago_is_not_called_healthy_without_another_look(case: Recorded) -> None:
-    """Threads that ran 0.9 s ago: what moves may be healthy, and what does not is looked at again, or blamed."""
+    """Threads that ran 0.9 s ago: what moves may be healthy, what does not is looked at again, or blamed."""
     verdict = judge_job(seen_early(recorded(case.name)))
     moves = any(place.moves for place in verdict.places)
     assert moves or verdict.findings or not is_decided(verdict), verdict.headline
@@ -280,7 +282,9 @@ def _blind(look: ProcessLook, refused: Missing) -> ProcessLook:
     lambda case: case.name,
 )
 def test_a_rank_whose_step_counter_moves_is_not_blamed(case: Recorded) -> None:
-    """The same looks, with a variable of the outermost function that grew between them on every rank: a job that goes on."""
+    """The same looks, with a variable of the outermost function that grew between them on every rank: a job
+    that goes on.
+    """
     job = recorded(case.name)
     moved = replace(
         job,
@@ -463,7 +467,9 @@ ENDINGS = {
 
 @walk(product(RECORDED, ENDINGS), lambda case: f"{case[0].name}, a rank {case[1]}")
 def test_a_rank_that_others_have_not_waited_for_is_not_missed(case: tuple[Recorded, str]) -> None:
-    """The ranks of a job that ends go one after the other: what is left has stood there for less than a second."""
+    """The ranks of a job that ends go one after the other: what is left has stood there for less than a
+    second.
+    """
     recording, ending = case
     verdict = judge_job(ENDINGS[ending](seen_early(recorded(recording.name))))
     assert "hang.rank_gone" not in [one.code for one in verdict.findings], verdict.headline

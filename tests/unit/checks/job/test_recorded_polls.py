@@ -1,4 +1,6 @@
-"""Looks at real jobs whose waits poll, or whose ranks never came, recorded by `gpudiag hang --json`, and judged again with what would be healthy beside them."""
+"""Looks at real jobs whose waits poll, or whose ranks never came, recorded by `gpudiag hang --json`, and
+judged again with what would be healthy beside them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,11 +24,16 @@ class Recorded:
 
 
 RECORDED = (
-    Recorded("polls/loaders", "hang.loader", None, ("ranks 0 and 1", "worker", "job.py:21 in Rows.__getitem__")),
-    Recorded("polls/ring", "hang.network", 2, ("answer from 127.0.0.1:", "job.py:56 in load_adapter", "ranks 0 and 1 only poll")),
-    Recorded("polls/lock_file", "hang.lock", 0, ("model.safetensors.lock", "its owner is gone", "job.py:10 in fetch", "ranks 1-3 wait")),
-    Recorded("polls/missing_rank", "hang.never_joined", 3, ("rank 3 is not there", "3 of 4 ranks", "ranks 0-2 wait in the init_process_group")),
-    Recorded("polls/missing_node", "hang.never_joined", None, ("rendezvous at 127.0.0.1:", "id 77", "for 1 of 2 nodes", "no rank")),
+    Recorded("polls/loaders", "hang.loader", None,
+        ("ranks 0 and 1", "worker", "job.py:21 in Rows.__getitem__")),
+    Recorded("polls/ring", "hang.network", 2, ("answer from 127.0.0.1:", "job.py:56 in load_adapter",
+        "ranks 0 and 1 only poll")),
+    Recorded("polls/lock_file", "hang.lock", 0, ("model.safetensors.lock", "its owner is gone",
+        "job.py:10 in fetch", "ranks 1-3 wait")),
+    Recorded("polls/missing_rank", "hang.never_joined", 3, ("rank 3 is not there", "3 of 4 ranks",
+        "ranks 0-2 wait in the init_process_group")),
+    Recorded("polls/missing_node", "hang.never_joined", None,
+        ("rendezvous at 127.0.0.1:", "id 77", "for 1 of 2 nodes", "no rank")),
 )  # fmt: skip
 
 
@@ -151,7 +158,7 @@ def test_a_ring_that_turns_moves() -> None:
 
 
 def _with_outer_mark(look: ProcessLook) -> ProcessLook:
-    """The look with other objects in the variables of the function that called the poll, as in another step."""
+    """The look with other objects in the variables of the function that polls, as in another step."""
     main = look.main
     assert main is not None
     frames = tuple(

@@ -1,4 +1,6 @@
-"""Engines with workers, recorded while they hung, were idle or served, and judged again: who is blamed, and what is healthy."""
+"""Engines with workers, recorded while they hung, were idle or served, and judged again: who is blamed, and
+what is healthy.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +17,9 @@ from tests.walking import walk
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recording of benchmarks/hang_matrix.py --engines, and what must be said of it: the code, the rank, words of the headline."""
+    """A recording of benchmarks/hang_matrix.py --engines, and what must be said of it: the code, the rank,
+    words of the headline.
+    """
 
     code: str
     rank: int
@@ -24,17 +28,21 @@ class Recorded:
 
 
 HUNG = {
-    "pipes_lora": Recorded("hang.network", 2, ("ranks 0, 1 and 3 wait in", "waits for an answer from", "in load_lora")),
+    "pipes_lora": Recorded(
+        "hang.network", 2, ("ranks 0, 1 and 3 wait in", "waits for an answer from", "in load_lora")
+    ),
     "pipes_killed": Recorded("hang.rank_gone", 2, ("rank 2",)),
     "pipes_slow": Recorded("hang.works_alone", 2, ("in warm_up",), Outcome.WARN),
     "forkserver_start": Recorded("hang.file", 2, ("the FIFO", "in load_weights", "init_process_group")),
     "zmq_skip": Recorded("hang.queue", 2, ("the all_reduce", "waits for work at", "in Zmq.next_request")),
     "zmq_start": Recorded("hang.file", 2, ("the FIFO", "in load_weights")),
-    "ring_apart": Recorded("hang.network", 2, ("in load_lora", "ranks 0, 1 and 3 wait for work", "in Ring.next_request")),
+    "ring_apart": Recorded(
+        "hang.network", 2, ("in load_lora", "ranks 0, 1 and 3 wait for work", "in Ring.next_request")
+    ),
     "broadcast_lora": Recorded("hang.network", 2, ("ranks 0, 1 and 3 wait in", "in load_lora")),
     "ray_lora": Recorded("hang.network", 2, ("ranks 0, 1 and 3 wait in", "in load_lora")),
     "vllm_fifo": Recorded("hang.file", 1, ("rank 0 waits in", "the FIFO")),
-}  # fmt: skip
+}
 IDLE = ("pipes_idle", "zmq_idle", "ring_idle", "broadcast_idle", "ray_idle", "vllm_idle")
 SERVING = ("pipes_steady", "ring_steady")
 
@@ -111,8 +119,12 @@ def _main(seen: RankSeen, change: Callable[[ThreadLook], ThreadLook], **more: ob
 def _at_a_file(thread: ThreadLook) -> ThreadLook:
     frames = (Frame("/srv/engine.py", "load", 7, "file.read()"),)
     return replace(
-        thread, frames=frames, syscall="read", awaited=Awaited("file", "/data/w", "nfs4 on /data"), last_ran_seconds_ago=90.0
-    )  # fmt: skip
+        thread,
+        frames=frames,
+        syscall="read",
+        awaited=Awaited("file", "/data/w", "nfs4 on /data"),
+        last_ran_seconds_ago=90.0,
+    )
 
 
 def _asks_a_hub(thread: ThreadLook) -> ThreadLook:
@@ -147,12 +159,15 @@ def _is_asked(thread: ThreadLook) -> ThreadLook:
 
 
 HELD_SERVERS: dict[str, tuple[Callable[[RankSeen], RankSeen], str, Outcome]] = {
-    "stopped": (lambda one: _main(one, lambda thread: replace(thread, state="T")), "hang.stopped", Outcome.FAIL),
-    "traced": (lambda one: _main(one, lambda thread: thread, traced_by="pid 3 (gdb)"), "hang.stopped", Outcome.FAIL),
+    "stopped": (lambda one: _main(one, lambda thread: replace(thread, state="T")), "hang.stopped",
+        Outcome.FAIL),
+    "traced": (lambda one: _main(one, lambda thread: thread, traced_by="pid 3 (gdb)"), "hang.stopped",
+        Outcome.FAIL),
     "at a file for 90 s": (lambda one: _main(one, _at_a_file), "hang.file", Outcome.FAIL),
     "asks a hub for 90 s": (lambda one: _main(one, _asks_a_hub), "hang.network", Outcome.FAIL),
     "at a file for 9 s": (
-        lambda one: _main(one, lambda thread: replace(_at_a_file(thread), last_ran_seconds_ago=9.0)), "hang.still", Outcome.WARN,
+        lambda one: _main(one, lambda thread: replace(_at_a_file(thread), last_ran_seconds_ago=9.0)),
+        "hang.still", Outcome.WARN,
     ),
 }  # fmt: skip
 

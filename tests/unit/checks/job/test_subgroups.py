@@ -1,4 +1,6 @@
-"""Who is missing in a process group of a part of the ranks, by looks at real jobs of which something is taken away."""
+"""Who is missing in a process group of a part of the ranks, by looks at real jobs of which something is taken
+away.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +27,9 @@ def with_frames(job: Job, change: Callable[[Frame], Frame]) -> Job:
 
 
 def without_members(job: Job) -> Job:
-    """As with a torch whose layout in memory is another one: the group's name and size, and not who belongs to it."""
+    """As with a torch whose layout in memory is another one: the group's name and size, and not who belongs
+    to it.
+    """
 
     def change(frame: Frame) -> Frame:
         return frame if frame.group is None else replace(frame, group=replace(frame.group, ranks=()))
@@ -54,7 +58,9 @@ def test_members_are_taken_from_flight_records_where_memory_does_not_show_them()
 
 
 def test_all_ranks_of_the_job_are_waited_for_where_a_group_is_made() -> None:
-    """As if rank 0 waited in `new_group` for everybody: ranks 2 and 3, which do something else, are awaited too."""
+    """As if rank 0 waited in `new_group` for everybody: ranks 2 and 3, which do something else, are awaited
+    too.
+    """
 
     def make(frame: Frame) -> Frame:
         return frame if frame.group is None else replace(frame, function="new_group")
@@ -82,7 +88,9 @@ def test_where_nothing_tells_who_is_further_on_the_member_that_is_waited_for_is_
 
 
 def test_a_member_that_is_in_an_earlier_step_may_come_yet_and_is_not_blamed() -> None:
-    """Rank 1 is two steps behind, in the call of all: it waits for rank 0, which is further on and has left that call out."""
+    """Rank 1 is two steps behind, in the call of all: it waits for rank 0, which is further on and has left
+    that call out.
+    """
     job = recorded("swallowed_layer")
     slower = next(rank for rank in job.ranks if rank.rank == 1)
 

@@ -1,4 +1,6 @@
-"""Collectives of several threads, process groups that some ranks make, compilers, loops that end: recorded jobs, changed in one thing."""
+"""Collectives of several threads, process groups that some ranks make, compilers, loops that end: recorded
+jobs, changed in one thing.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,7 +53,9 @@ def test_the_remedy_names_the_thread_the_group_and_the_argument() -> None:
 
 
 def test_a_thread_with_a_group_of_its_own_is_not_accused() -> None:
-    """The same job, had it given its thread another group: the hang has another cause, which the stacks do not show."""
+    """The same job, had it given its thread another group: the hang has another cause, which the stacks do
+    not show.
+    """
 
     def own(frame: Frame) -> Frame:
         return frame if frame.group is None else replace(frame, group=replace(frame.group, name="1"))
@@ -61,7 +65,9 @@ def test_a_thread_with_a_group_of_its_own_is_not_accused() -> None:
 
 
 def test_a_backward_pass_shares_its_gradients_in_the_default_group() -> None:
-    """Which group DDP has is not in the stack: a thread in the default one is told, one in a group of its own is not."""
+    """Which group DDP has is not in the stack: a thread in the default one is told, one in a group of its own
+    is not.
+    """
 
     def backward(rank: RankSeen, thread: ThreadLook) -> ThreadLook:
         if thread.name != _MAIN:
@@ -124,7 +130,9 @@ def test_ranks_that_spin_may_wait_for_a_long_kernel_and_get_more_time() -> None:
 
 
 def test_a_thread_that_is_in_the_call_on_one_rank_alone_is_told_with_it() -> None:
-    """On the other ranks it has left the call: their main threads wait for what the first one's thread has taken."""
+    """On the other ranks it has left the call: their main threads wait for what the first one's thread has
+    taken.
+    """
 
     def leave(rank: RankSeen, thread: ThreadLook) -> ThreadLook:
         return replace(thread, frames=()) if rank.rank and beside(thread) else thread

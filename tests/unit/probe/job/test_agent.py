@@ -8,11 +8,15 @@ from gpudiag.probe.job.proc import Process
 TORCHRUN = ("/usr/bin/python3", "/opt/venv/bin/torchrun")
 SCRIPT = ("train.py", "--nnodes", "9")
 PLACES = {
-    "c10d": (("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-id", "77", "--rdzv-endpoint", "n1:29400"), ("c10d", "n1:29400", "77", (2, 2), None)),
-    "underscores and equals": (("--nnodes=1:4", "--rdzv_backend=c10d", "--rdzv_endpoint=n1"), ("c10d", "n1:29400", "none", (1, 4), None)),
-    "static": (("--nnodes", "4", "--node-rank", "2", "--master-addr", "10.0.0.1", "--master-port", "1234"), ("static", "10.0.0.1:1234", "none", (4, 4), 2)),
+    "c10d": (("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-id", "77", "--rdzv-endpoint", "n1:29400"),
+        ("c10d", "n1:29400", "77", (2, 2), None)),
+    "underscores and equals": (("--nnodes=1:4", "--rdzv_backend=c10d", "--rdzv_endpoint=n1"),
+        ("c10d", "n1:29400", "none", (1, 4), None)),
+    "static": (("--nnodes", "4", "--node-rank", "2", "--master-addr", "10.0.0.1", "--master-port", "1234"),
+        ("static", "10.0.0.1:1234", "none", (4, 4), 2)),
     "static without an address": (("--nnodes", "2",), ("static", "127.0.0.1:29500", "none", (2, 2), None)),
-    "a switch before": (("--no-python", "--nnodes", "2"), ("static", "127.0.0.1:29500", "none", (2, 2), None)),
+    "a switch before": (("--no-python", "--nnodes", "2"), ("static", "127.0.0.1:29500", "none", (2, 2),
+        None)),
 }  # fmt: skip
 
 

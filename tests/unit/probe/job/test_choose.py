@@ -1,4 +1,6 @@
-"""Which process may be named to `gpudiag hang`: a rank, whatever started ranks, and what is told of everything else."""
+"""Which process may be named to `gpudiag hang`: a rank, whatever started ranks, and what is told of
+everything else.
+"""
 
 from dataclasses import replace
 
@@ -36,8 +38,10 @@ def machine(first: str, *more: Process) -> dict[int, Process]:
 
 
 FOLLOWED = {
-    "the rank": ("systemd", 12), "torchrun": ("systemd", 11), "the script": ("systemd", 10), "a container's bash": ("bash", 1),
-    "a container's tini": ("tini", 1), "a container's torchrun": ("python", 1), "a dead rank": ("systemd", 13), "srun": ("systemd", 14),
+    "the rank": ("systemd", 12), "torchrun": ("systemd", 11), "the script": ("systemd", 10),
+    "a container's bash": ("bash", 1),
+    "a container's tini": ("tini", 1), "a container's torchrun": ("python", 1),
+    "a dead rank": ("systemd", 13), "srun": ("systemd", 14),
 }  # fmt: skip
 
 

@@ -37,7 +37,8 @@ def torchrun_rank(
     pid: int, parent: int, rank: int, size: int = 4, local_size: int = 4, port: str = "29500"
 ) -> Process:
     return process(
-        pid, parent, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank % local_size), LOCAL_WORLD_SIZE=str(local_size),
+        pid, parent, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank % local_size),
+        LOCAL_WORLD_SIZE=str(local_size),
         TORCHELASTIC_RUN_ID="none", MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
     )  # fmt: skip
 
@@ -118,10 +119,14 @@ def frame(file: str, function: str, **variables: str) -> RawFrame:
 
 def test_ranks_of_spawn_are_told_by_their_stacks():
     stacks = {
-        10: (frame("/usr/lib/python3.11/multiprocessing/connection.py", "wait"), frame(SPAWN, "join"), frame(SPAWN, "start_processes", nprocs="3")),
+        10: (
+            frame("/usr/lib/python3.11/multiprocessing/connection.py", "wait"),
+            frame(SPAWN, "join"),
+            frame(SPAWN, "start_processes", nprocs="3"),
+        ),
         20: (frame("train.py", "work"), frame(SPAWN, "_wrap", i="1")),
         21: (frame("train.py", "work"), frame(SPAWN, "_wrap", i="0")),
-    }  # fmt: skip
+    }
     processes = table(process(10, 1), process(20, 10), process(21, 10), process(22, 10, state="Z"))
     job = find_family(processes[10], processes, lambda pid: stacks.get(pid, ()))
     assert {rank.rank for rank in job.ranks if isinstance(rank.rank, int)} == {0, 1}

@@ -1,4 +1,6 @@
-"""Which rank uses which GPU, and what NVML showed of it: by simulated machines, and by the values of a real one."""
+"""Which rank uses which GPU, and what NVML showed of it: by simulated machines, and by the values of a real
+one.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""When a thread last ran is told by the clock of the processor that it ran on, read by the thread that looks."""
+"""When a thread last ran: by the clock of the processor that it ran on, read by the thread that looks."""
 
 import os
 

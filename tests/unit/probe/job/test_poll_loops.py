@@ -16,17 +16,22 @@ POLLS = {
     "a spin": ("while flag[0] == 0:", "    pass"),
     "a function of the user's": ("while not is_there(path):", "    time.sleep(1)"),
     "a file": ("while os.path.exists(path):", "    time.sleep(0.2)"),
-    "a deadline": ("while True:", "    if work.is_completed():", "        break", "    if time.monotonic() > end:", "        raise Late(end)", "    time.sleep(0.1)"),
-    "a queue": ("while True:", "    try:", "        item = q.get(timeout=1)", "        break", "    except queue.Empty:", "        continue"),
+    "a deadline": ("while True:", "    if work.is_completed():", "        break",
+        "    if time.monotonic() > end:", "        raise Late(end)", "    time.sleep(0.1)"),
+    "a queue": ("while True:", "    try:", "        item = q.get(timeout=1)", "        break",
+        "    except queue.Empty:", "        continue"),
     "an event": ("while not event.wait(timeout=0.1):", "    pass"),
     "slots, with what leaves the loop": (
-        "while True:", "    flags = self.memory.buf[at:end]", "    if all(f == 2 for f in flags):", "        return pack(at)", "    time.sleep(0)",
+        "while True:", "    flags = self.memory.buf[at:end]", "    if all(f == 2 for f in flags):",
+        "        return pack(at)", "    time.sleep(0)",
     ),
-    "attempts that are counted and logged": ("while not done:", "    attempt += 1", '    log.debug("attempt %d", attempt)', "    time.sleep(1)", "    done = store.check(keys)"),
+    "attempts that are counted and logged": ("while not done:", "    attempt += 1",
+        '    log.debug("attempt %d", attempt)', "    time.sleep(1)", "    done = store.check(keys)"),
 }  # fmt: skip
 WORKS = {
     "steps": ("while step < steps:", "    loss = train(batch)", "    step += 1"),
-    "a consumer": ("while True:", "    try:", "        item = q.get(timeout=1)", "    except queue.Empty:", "        continue", "    train(item)"),
+    "a consumer": ("while True:", "    try:", "        item = q.get(timeout=1)", "    except queue.Empty:",
+        "        continue", "    train(item)"),
     "sums": ("while n < 10**9:", "    total = total + n * 3", "    n += 1"),
     "work in the condition": ("while train_one():", "    pass"),
     "what is written for others": ("while n < 9:", "    memory.buf[0] = n", "    time.sleep(0.1)"),
@@ -63,7 +68,9 @@ def test_a_loop_that_tries_again_polls_where_it_sleeps_and_not_where_it_tries() 
 
 
 def test_what_a_loop_asks_for_long_shows_whether_it_works(tmp_path: Path) -> None:
-    """`while not train_epoch(): sleep(1)`, seen twice within the epoch: at one line it stands, at two it works."""
+    """`while not train_epoch(): sleep(1)`, seen twice within the epoch: at one line it stands, at two it
+    works.
+    """
     script = tmp_path / "job.py"
     script.write_text(
         "def train_epoch():\n    step()\n    step()\nwhile not train_epoch():\n    time.sleep(1)\n"

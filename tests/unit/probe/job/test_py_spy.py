@@ -1,4 +1,6 @@
-"""Readings of a stack that changes while it is read: by a program that answers as py-spy does, one answer after the other."""
+"""Readings of a stack that changes while it is read: by a program that answers as py-spy does, one answer
+after the other.
+"""
 
 import json
 from pathlib import Path

@@ -98,25 +98,34 @@ def test_the_server_and_its_engine_are_no_ranks_and_the_workers_are_one_job() ->
 NUMBERS: dict[str, tuple[Mapping[int, str], Stacks, list[int | None]]] = {
     "vLLM's titles": ({pid: f"VLLM::Worker_TP{n}" for n, pid in enumerate(RANKS)}, {}, [0, 1, 2, 3]),
     "two pipeline stages": (
-        {20: "VLLM::Worker_PP0_TP0", 21: "VLLM::Worker_PP0_TP1", 22: "VLLM::Worker_PP1_TP0", 23: "VLLM::Worker_PP1_TP1"}, {}, [0, 1, 2, 3],
+        {20: "VLLM::Worker_PP0_TP0", 21: "VLLM::Worker_PP0_TP1", 22: "VLLM::Worker_PP1_TP0",
+            23: "VLLM::Worker_PP1_TP1"}, {}, [0, 1, 2, 3],
     ),
-    "SGLang's titles": ({pid: f"sglang::scheduler_DP0_TP{3 - n}_EP{n}" for n, pid in enumerate(RANKS)}, {}, [3, 2, 1, 0]),
-    "a variable": ({}, {pid: (frame("engine.py", "work", rank=str(n)),) for n, pid in enumerate(RANKS)}, [0, 1, 2, 3]),
+    "SGLang's titles": ({pid: f"sglang::scheduler_DP0_TP{3 - n}_EP{n}" for n, pid in enumerate(RANKS)}, {},
+        [3, 2, 1, 0]),
+    "a variable": ({}, {pid: (frame("engine.py", "work", rank=str(n)),) for n, pid in enumerate(RANKS)},
+        [0, 1, 2, 3]),
     "arguments in a dict": (
-        {}, {pid: (frame("engine.py", "main", kwargs=f'{{"local_rank": {n}, "rank": {n}}}'),) for n, pid in enumerate(RANKS)}, [0, 1, 2, 3],
+        {}, {pid: (frame("engine.py", "main", kwargs=f'{{"local_rank": {n}, "rank": {n}}}'),) for n,
+            pid in enumerate(RANKS)}, [0, 1, 2, 3],
     ),
     "a name": (
-        {}, {pid: (frame(SPAWN, "_main", preparation_data=f'{{"name": "VllmWorker-{n}", "x": 1}}'),) for n, pid in enumerate(RANKS)}, [0, 1, 2, 3],
+        {}, {pid: (frame(SPAWN, "_main", preparation_data=f'{{"name": "VllmWorker-{n}", "x": 1}}'),) for n,
+            pid in enumerate(RANKS)}, [0, 1, 2, 3],
     ),
     "a name that counts processes": (
-        {}, {pid: (frame(SPAWN, "_main", preparation_data=f'{{"name": "SpawnProcess-{n + 2}"}}'),) for n, pid in enumerate(RANKS)}, [None] * 4,
+        {}, {pid: (frame(SPAWN, "_main", preparation_data=f'{{"name": "SpawnProcess-{n + 2}"}}'),) for n,
+            pid in enumerate(RANKS)}, [None] * 4,
     ),
-    "a variable that is alike": ({}, {pid: (frame("engine.py", "work", rank="0"),) for pid in RANKS}, [None] * 4),
+    "a variable that is alike": ({}, {pid: (frame("engine.py", "work", rank="0"),) for pid in RANKS},
+        [None] * 4),
     "titles that contradict the group": (
-        {pid: f"VLLM::Worker_TP{n}" for n, pid in enumerate(RANKS)}, {20: in_group(1), 21: in_group(0)}, [1, 0, None, None],
+        {pid: f"VLLM::Worker_TP{n}" for n, pid in enumerate(RANKS)}, {20: in_group(1), 21: in_group(0)},
+        [1, 0, None, None],
     ),
     "a local rank of another engine beside it": (
-        {}, {pid: (*(in_group(0) if n == 0 else ()), frame("engine.py", "work", local_rank=str(n + 4))) for n, pid in enumerate(RANKS)},
+        {}, {pid: (*(in_group(0) if n == 0 else ()), frame("engine.py", "work", local_rank=str(n + 4))) for n,
+            pid in enumerate(RANKS)},
         [0, None, None, None],
     ),
 }  # fmt: skip
@@ -211,12 +220,17 @@ def test_without_a_store_the_ranks_are_those_that_make_a_process_group() -> None
 NO_JOBS: dict[str, tuple[dict[int, Process], Stacks]] = {
     "workers of a loader": (engine(), {pid: (frame(DATALOADER, "_worker_loop"),) for pid in RANKS}),
     "a pool that computes": (engine(), {pid: (frame("work.py", "compute", rank="1"),) for pid in RANKS}),
-    "a sweep of single processes": (engine(), {pid: (frame(C10D, "init_process_group", world_size="1"),) for pid in RANKS}),
+    "a sweep of single processes": (
+        engine(), {pid: (frame(C10D, "init_process_group", world_size="1"),) for pid in RANKS},
+    ),
     "processes that are joined: a family": (
-        engine(), {CORE: (frame(JOIN, "join"),), **{pid: (frame(C10D, "init_process_group", world_size="4"),) for pid in RANKS}},
+        engine(),
+        {CORE: (frame(JOIN, "join"),),
+         **{pid: (frame(C10D, "init_process_group", world_size="4"),) for pid in RANKS}},
     ),
     "two torchruns of one shell in their rendezvous": (
-        {}, {pid: (frame("/x/site-packages/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py", "next", world_size="2"),) for pid in RANKS},
+        {}, {pid: (frame("/x/site-packages/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py",
+            "next", world_size="2"),) for pid in RANKS},
     ),
 }  # fmt: skip
 

@@ -20,7 +20,8 @@ def threads(file):
     main = ThreadLook(1, "MainThread", "S", 0.0, frames=(Frame(str(file), "main", 6),))
     saver = ThreadLook(
         2, "AsyncCheckpointExecutor_0", "S", 0.0,
-        frames=(Frame(LIBRARY + "utils.py", "gather_object", 135), Frame(LIBRARY + "_async_thread_executor.py", "save_wrapper", 30)),
+        frames=(Frame(LIBRARY + "utils.py", "gather_object", 135),
+            Frame(LIBRARY + "_async_thread_executor.py", "save_wrapper", 30)),
     )  # fmt: skip
     return main, saver
 

@@ -53,7 +53,9 @@ class Machine:
 
 
 def of_three_ranks(root: Path) -> Machine:
-    """Three ranks with a store on rank 0, connections of gloo between them, and a server that gives them work over TCP."""
+    """Three ranks with a store on rank 0, connections of gloo between them, and a server that gives them work
+    over TCP.
+    """
     machine = Machine(root)
     machine.open(RANK0, LISTEN, STORE)
     for rank in (RANK0, RANK1, RANK2):

@@ -1,4 +1,6 @@
-"""Who is at the other end of what a process waits for: of real pipes and connections, held by a program beside it."""
+"""Who is at the other end of what a process waits for: of real pipes and connections, held by a program
+beside it.
+"""
 
 import ctypes
 import os
@@ -42,7 +44,7 @@ def test_the_other_end_of_a_pipe_is_who_may_do_the_opposite() -> None:
 
 
 def test_a_pipe_whose_other_end_only_the_process_itself_has_is_told() -> None:
-    """A program whose output nobody else can write waits without end for what it would have to write itself."""
+    """A program whose output nobody else can write waits for ever for what it must write itself."""
     ends = os.pipe()
     assert other_end(ends[0]) == "only this process has the other end"
     for end in ends:
