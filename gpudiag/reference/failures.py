@@ -16,6 +16,7 @@ Keys of an entry there:
     weak          a warning that runs may outlive: counts only where the run does not go on after it
     at_info       counts on lines of the levels info and debug too
     in_kernel_log the kernel writes it: looked for in the kernel log of a machine too (reference/kernel_words.py)
+    remedy        how to fix it; of what the kernel writes, with its steps marked as model/remedy.py describes
     harmless      no failure: named as a note where nothing else is wrong, and what follows from it is none either
     generic       counts only on lines that no other failure explains
     origin        where the reason lies, if not in a rank or its machine: outside (a scheduler or a person ended the
@@ -37,6 +38,7 @@ from typing import Any
 from gpudiag.compat import StrEnum
 from gpudiag.model.explanation import Role
 from gpudiag.model.finding import Owner
+from gpudiag.model.remedy import fit_remedy
 from gpudiag.reference.cuda_errors import expressions_of
 from gpudiag.reference.tables import read_table
 
@@ -142,7 +144,7 @@ def failures() -> dict[str, Failure]:
             origin=Origin(entry["origin"]) if "origin" in entry else None,
             follows=tuple(entry.get("follows", ())),
             cause=entry["cause"],
-            remedy=entry["remedy"],
+            remedy=fit_remedy(entry["remedy"]),
             proof=entry["proof"],
             source=entry["source"],
             cuda_errors=tuple(entry.get("cuda_errors", ())),

@@ -55,7 +55,8 @@ NOT_STARTED = _kind(
         " a PCI region that is invalid), and the driver does not list it."
     ),
     remedy=(
-        "Power-cycle the machine; if it fails again, reseat or replace the GPU. Where the line names a PCI"
+        "[hardware] [power cycle: Power-cycle the machine]; if it fails again, reseat or replace the GPU."
+        " Where the line names a PCI"
         " region (BAR), look at the firmware's settings (Above 4G Decoding, MMIO size) and `pci=realloc`."
     ),
 )
@@ -69,7 +70,7 @@ START_FAILED = _kind(
     ),
     remedy=(
         "Read `dmesg -T | grep -e NVRM -e nvidia` around that line;"
-        " if it comes back, power-cycle the machine."
+        " if it comes back, [power cycle: power-cycle the machine]."
     ),
 )
 # These report that the driver does not list the GPU; the log shows why.
@@ -181,7 +182,10 @@ GPU_LOST = FindingKind(
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
     meaning="The GPU no longer answers on the bus (NVML return code 15, GPU is lost).",
-    remedy="Drain the machine and power-cycle it; if the GPU is lost again, have it replaced.",
+    remedy=(
+        "[hardware] [power cycle: Drain the machine and power-cycle it];"
+        " if the GPU is lost again, have it replaced."
+    ),
     basis=Basis(
         reads="Every NVML call on the GPU; return code 15 (GPU is lost) or 28 (GPU not found)"
         " from any of them.",
@@ -227,7 +231,7 @@ GPU_HUNG = FindingKind(
     owner=Owner.HOST,
     meaning="The GPU was not read within the deadline: a call into the driver hangs, or each call is slow.",
     remedy=(
-        "Try `gpudiag list --deadline 30`; if it hangs there too, look at"
+        "[host] Try `gpudiag list --deadline 30`; if it hangs there too, look at"
         " `dmesg`, drain the machine and reboot it."
     ),
     basis=Basis(
@@ -265,7 +269,7 @@ GPU_ATTACHING = FindingKind(
         " after the other, 1 to 5 seconds each."
     ),
     remedy=(
-        "Ask again, and give it time: `gpudiag list --deadline 60`. Run nvidia-persistenced,"
+        "[driver] Ask again, and give it time: `gpudiag list --deadline 60`. Run nvidia-persistenced,"
         " and it happens only once per boot."
     ),
     basis=Basis(
@@ -286,7 +290,10 @@ GPU_MISSING = FindingKind(
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
     meaning="The PCI bus shows a GPU that the driver does not list.",
-    remedy="Look for its bus id in `dmesg` (Xid 79, RmInitAdapter failed); power-cycle the machine.",
+    remedy=(
+        "Look for its bus id in `dmesg` (Xid 79, RmInitAdapter failed); [power cycle:"
+        " power-cycle the machine]."
+    ),
     basis=Basis(
         reads=(
             "NVIDIA devices of class 0300 and 0302 in /sys/bus/pci, their drivers and physical functions,"
@@ -320,8 +327,8 @@ GPU_COUNT = FindingKind(
 )
 
 _RESET_FIRST = (
-    "Drain the GPU, end what holds it, and reset it: `nvidia-smi -i INDEX -r`;"
-    " reboot the machine where that is refused."
+    "Drain the GPU, end what holds it, and [reset: reset it: `nvidia-smi -i INDEX -r`;"
+    " reboot the machine where that is refused]."
 )
 _UNKNOWN_ACTION = (
     "Drain the GPU; `nvidia-smi -i INDEX -q` has NVIDIA's word for it (GPU Recovery"
@@ -515,7 +522,7 @@ def _not_in_nvml(context: Context, listed: tuple[Device, ...]) -> tuple[Finding,
         message = f"the driver lists none of the {_gpus(len(on_bus))} on the PCI bus{not_started}"
         evidence = Evidence("gpu_count", 0, unit="GPUs", limit=len(on_bus), source="NVML; limit: PCI bus")
         facts = _facts(failed) if failed else ()
-        remedy = NOT_STARTED.remedy if failed else ""
+        remedy = NOT_STARTED.written_remedy if failed else ""
         return (GPU_COUNT.finding(HostSubject(snapshot.host), message, evidence, *facts, remedy=remedy),)
     known_ids = [device.id.bus_id for device in listed]
     known = set(known_ids)

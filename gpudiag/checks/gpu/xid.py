@@ -52,7 +52,7 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.kernel_log import KernelEvent, is_same_event
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.vocabulary import name_action
-from gpudiag.reference.xid import XidKind, action_text, escalated, nvlink5_advice
+from gpudiag.reference.xid import XidKind, escalated, nvlink5_advice, written_action
 
 # A job's fault matters while its owner may still look; a GPU's, for a week after it was
 # settled. gpudiag's our choice: the anchors have 3 days (gpud) to 7 days (NVSentinel).
@@ -105,7 +105,7 @@ XID_REPEATED = FindingKind(
     category=Category.SW_XID,
     owner=Owner.HARDWARE,
     meaning="The same GPU has the same fault again: the last remedy did not help.",
-    remedy="Take the next step: reset, power cycle, replacement.",
+    remedy="[hardware] Take the next step: reset, power cycle, replacement.",
     stated=True,
     basis=_XID_HARDWARE_BASIS,
 )
@@ -132,7 +132,7 @@ XID_WEAR = FindingKind(
         "The GPU had an error that it contained or corrected, or the driver asks"
         " for a step that leaves it usable."
     ),
-    remedy="Watch it; reset the GPU when it is next free.",
+    remedy="Watch it; [reset: reset the GPU] when it is next free.",
     basis=_XID_HARDWARE_BASIS,
 )
 XID_APPLICATION = FindingKind(
@@ -188,7 +188,7 @@ XID_NOTE = FindingKind(
 
 # The catalogue's own words for it begin "If it comes back"; here it did.
 REPLACE = (
-    "Send `nvidia-bug-report.sh` and the serial number to the vendor's support,"
+    "[hardware] Send `nvidia-bug-report.sh` and the serial number to the vendor's support,"
     " and have the GPU examined or replaced."
 )
 # What no software can recover.
@@ -410,9 +410,9 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
         return "No reset is needed: watch the link."
     if kind is XID_REPEATED:
         next_step = "contact_support" if entry.lasting else escalated(entry.immediate)
-        step = REPLACE if next_step == "contact_support" else action_text(next_step)
+        step = REPLACE if next_step == "contact_support" else written_action(next_step)
         return f"{_describe_again(fault)} {step}"
-    advice = action_text(entry.immediate)
+    advice = written_action(entry.immediate)
     if kind is not XID_HARDWARE or not _is_reset_unseen(fault):
         return advice
     # Linked GPUs are reset together, and their switches with them.
@@ -431,7 +431,7 @@ def _is_reset_unseen(fault: GpuFault) -> bool:
 def _describe_place(bad: BadPlace) -> str:
     return (
         f"{bad.jobs} jobs met it at {bad.place} and nowhere else: it is the GPU,"
-        " not the jobs. Drain the GPU and reset it; test it with `dcgmi diag -r 3`;"
+        " not the jobs. [hardware] Drain the GPU and [reset: reset it]; test it with `dcgmi diag -r 3`;"
         " if it comes back there, have it replaced."
     )
 

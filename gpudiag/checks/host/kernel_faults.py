@@ -54,14 +54,17 @@ SOFT_LOCKUP = _warn(
     code="kernel.soft_lockup",
     owner=Owner.HOST,
     meaning="Within the last day a processor was stuck in the kernel for many seconds.",
-    remedy="Read the trace below that line in `dmesg -T`; drain the machine and reboot it.",
+    remedy="[host] Read the trace below that line in `dmesg -T`; drain the machine and reboot it.",
     basis=_KERNEL_SOFT_LOCKUP_BASIS,
 )
 HARD_LOCKUP = _warn(
     code="kernel.hard_lockup",
     owner=Owner.HOST,
     meaning="Within the last day a processor was stuck in the kernel with its interrupts off.",
-    remedy="Drain the machine and reboot it; if it comes back, look at firmware and the BMC's event log.",
+    remedy=(
+        "[hardware] Drain the machine and reboot it; if it comes back, look at firmware and the BMC's event"
+        " log."
+    ),
     basis=_KERNEL_SOFT_LOCKUP_BASIS,
 )
 RCU_STALL = _warn(
@@ -69,7 +72,8 @@ RCU_STALL = _warn(
     owner=Owner.HOST,
     meaning="Within the last day a processor did not run work that the kernel had deferred (an RCU stall).",
     remedy=(
-        "Read the trace below that line in `dmesg -T`; if it happens again, drain the machine and reboot it."
+        "[host] Read the trace below that line in `dmesg -T`; if it happens again, drain the machine and"
+        " reboot it."
     ),
     basis=_KERNEL_SOFT_LOCKUP_BASIS,
 )
@@ -90,7 +94,9 @@ MACHINE_CHECK = _warn(
         "Within the last day the processor, its memory or the firmware reported a"
         " hardware fault that was not corrected."
     ),
-    remedy="Read `ras-mc-ctl --summary` or the BMC's event log, and replace the part that it names.",
+    remedy=(
+        "[hardware] Read `ras-mc-ctl --summary` or the BMC's event log, and replace the part that it names."
+    ),
     basis=_KERNEL_MACHINE_CHECK_BASIS,
 )
 PCIE_ERROR = _warn(
@@ -208,7 +214,7 @@ def _finding(snapshot: Snapshot, events: list[KernelEvent]) -> Finding:
     if not isinstance(last.at, Missing):
         facts.append(Evidence("at", last.at.isoformat(timespec="seconds"), source="kernel log"))
     message = f"{_what(last)}, {times} within a day"
-    remedy = kind.remedy.replace("ADDRESS", short_bus_id(last.bus_id)) if last.bus_id else ""
+    remedy = kind.written_remedy.replace("ADDRESS", short_bus_id(last.bus_id)) if last.bus_id else ""
     subject = _subject(snapshot, last)
     return kind.finding(subject, message, *facts, remedy=remedy)
 

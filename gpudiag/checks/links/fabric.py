@@ -18,7 +18,10 @@ from gpudiag.model.reading import Missing, Reading
 
 # --- the fabric's own word
 
-_MANAGER = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must match the driver's."
+_MANAGER = (
+    "[driver] Look at `systemctl status nvidia-fabricmanager` and its log;"
+    " its version must match the driver's."
+)
 _BASIS = Basis(
     reads="nvmlDeviceGetGpuFabricInfo: state, status, health and faults; NVSwitches on the PCI bus.",
     limit="the driver's own words: completed, success, healthy",
@@ -46,7 +49,7 @@ UNHEALTHY = _kind(
     owner=Owner.HARDWARE,
     meaning="The driver reports that the GPU's connection to the NVLink fabric is unhealthy.",
     remedy=(
-        "Drain the machine and reset all of its GPUs; if it comes back, have the"
+        "Drain the machine and [reset: reset all of its GPUs]; if it comes back, have the"
         " switch tray and the GPU examined."
     ),
     stated=True,
@@ -209,7 +212,9 @@ MANAGER_NOT_RUNNING = _manager_kind(
 MANAGER_VERSION_DIFFERS = _manager_kind(
     code="fabric.manager_version_differs",
     meaning="The fabric manager's version differs from the driver's; it works with the same version only.",
-    remedy="Install the fabric manager with the driver's version, then restart nvidia-fabricmanager.",
+    remedy=(
+        "[driver] Install the fabric manager with the driver's version, then restart nvidia-fabricmanager."
+    ),
 )
 
 

@@ -38,7 +38,10 @@ from gpudiag.model.reading import NOT_ASKED, Missing, Reading, value_or
 # --- width and generation
 
 _CAPTURES = "nvidia-smi -q of A100, H100, B200 and T4"
-_RESEAT = "Reseat the card or its riser and cable, and look at the slot's bifurcation in the firmware set-up."
+_RESEAT = (
+    "[hardware] Reseat the card or its riser and cable, and look at the slot's bifurcation in the firmware"
+    " set-up."
+)
 _kind = partial(FindingKind, category=Category.HW_PCIE, owner=Owner.HARDWARE, remedy=_RESEAT)
 _PCIE_WIDTH_BASIS = Basis(
     reads=(
@@ -309,7 +312,10 @@ _error_kind = partial(
     FindingKind,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
-    remedy="Reseat the card or its riser and cable; if it happens again, have the slot or the GPU replaced.",
+    remedy=(
+        "[hardware] Reseat the card or its riser and cable; if it happens again, have the slot or the GPU"
+        " replaced."
+    ),
 )
 _PCIE_FATAL_ERROR_SINCE_BOOT_BASIS = Basis(
     reads="/sys/bus/pci/devices/*/aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal; without AER,"
@@ -353,7 +359,7 @@ NONFATAL_SINCE_BOOT = _error_kind(
     meaning=(
         "The PCIe link of the GPU has lost packets that could not be corrected since the machine was started."
     ),
-    remedy="Watch whether the count grows (`gpudiag history`); if it does, reseat the card.",
+    remedy="[hardware] Watch whether the count grows (`gpudiag history`); if it does, reseat the card.",
     basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
 )
 CORRECTED_RATE = _error_kind(

@@ -38,7 +38,7 @@ SXID_FATAL = FindingKind(
     category=Category.HW_NVSWITCH,
     owner=Owner.HARDWARE,
     meaning="An NVSwitch reported an error that stops the fabric, or that a GPU also saw as an NVLink error.",
-    remedy="Drain the machine; reset all GPUs and NVSwitches together, or restart it.",
+    remedy="Drain the machine; [reset: reset all GPUs and NVSwitches together, or restart it].",
     stated=True,
     basis=_BASIS,
 )
@@ -62,7 +62,7 @@ SXID_ERROR = FindingKind(
     category=Category.HW_NVSWITCH,
     owner=Owner.HARDWARE,
     meaning="An NVSwitch reported an error, and no GPU reports a fault of its NVLinks.",
-    remedy="Look at the fabric manager's log.",
+    remedy="[driver] Look at the fabric manager's log.",
     basis=_BASIS,
 )
 SXID_UNKNOWN = FindingKind(
@@ -159,9 +159,9 @@ def _finding(snapshot: Snapshot, event: KernelEvent, seen_by_gpu: bool) -> Findi
         facts.append(Evidence("nvlink_error_on_a_gpu", True, source="kernel log"))
     if event.restarted_by is not None:
         facts.append(Evidence("restarted_by", event.restarted_by, source="kernel log"))
-    remedy = entry.remedy if entry and kind is not SXID_SETTLED else ""
+    remedy = entry.written_remedy if entry and kind is not SXID_SETTLED else ""
     if kind is SXID_FATAL and _works(snapshot):
-        remedy = f"{remedy or SXID_FATAL.remedy} {how_to_report_reset(event, None)}"
+        remedy = f"{remedy or SXID_FATAL.written_remedy} {how_to_report_reset(event, None)}"
     return kind.finding(
         LinkSubject((switch, f"link {event.link}" if event.link is not None else "all links"), snapshot.host),
         f"{where}{address}: SXid {code}: {meaning}",

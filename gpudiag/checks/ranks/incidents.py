@@ -174,7 +174,7 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
         subject = HostSubject(incident.host)
     else:
         subject = RankSubject(incident.rank, incident.host)
-    remedy = own_remedy(incident) or kind.remedy
+    remedy = own_remedy(incident) or ""
     return kind.finding(subject, _MESSAGES[incident.kind](incident), *incident.evidence, remedy=remedy)
 
 

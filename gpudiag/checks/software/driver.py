@@ -46,7 +46,8 @@ NOUVEAU_BOUND = _kind(
     outcome=Outcome.FAIL,
     meaning="The kernel gave a GPU to the nouveau driver, which cannot run CUDA.",
     remedy=(
-        "Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and reboot."
+        "[driver] Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and"
+        " reboot."
     ),
     stated=True,
     basis=_DRIVER_NOUVEAU_BASIS,
@@ -56,7 +57,8 @@ NOUVEAU_LOADED = _kind(
     outcome=Outcome.WARN,
     meaning="The nouveau driver is loaded beside NVIDIA's; it may take a GPU at the next start.",
     remedy=(
-        "Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and reboot."
+        "[driver] Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and"
+        " reboot."
     ),
     basis=_DRIVER_NOUVEAU_BASIS,
 )
@@ -97,7 +99,8 @@ INFOROM_CORRUPTED = _kind(
         "The driver reports that the GPU's InfoROM, which holds its settings and error history, is corrupted."
     ),
     remedy=(
-        "Reset the GPU (`nvidia-smi -i INDEX -r`) and look again; if it stays (Xid 93), have the"
+        "[hardware] [reset: Reset the GPU (`nvidia-smi -i INDEX -r`)] and look again;"
+        " if it stays (Xid 93), have the"
         " InfoROM restored or the GPU replaced."
     ),
     stated=True,
@@ -108,7 +111,8 @@ GSP_OFF = _kind(
     outcome=Outcome.WARN,
     meaning="The GPU's system processor (GSP) is off, though it is on by default on this product.",
     remedy=(
-        "Look for `NVreg_EnableGpuFirmware=0` in /etc/modprobe.d; on drivers of 2024 and later leave it on."
+        "[driver] Look for `NVreg_EnableGpuFirmware=0` in /etc/modprobe.d;"
+        " on drivers of 2024 and later leave it on."
     ),
     basis=_DRIVER_FIRMWARE_BASIS,
 )
@@ -119,7 +123,7 @@ PERSISTENCE_OFF = _kind(
         "The driver lets go of idle GPUs: each first use waits for them to start, and error counts are lost."
     ),
     remedy=(
-        "Run nvidia-persistenced (`systemctl enable --now"
+        "[driver] Run nvidia-persistenced (`systemctl enable --now"
         " nvidia-persistenced`), or `nvidia-smi -pm 1` as root."
     ),
     basis=Basis(
