@@ -175,10 +175,9 @@ _GPU_RECOVERY_NEEDED_BASIS = Basis(
     " action is FAIL, even one that gpudiag does not know.",
     look_also=("nvidia-smi -q | grep -A1 'GPU Recovery Action'", "xid 154", "xid.hardware"),
 )
-GPU_LOST = FindingKind(
+_gpu_kind = partial(FindingKind, outcome=Outcome.FAIL, severity=Severity.ISOLATE, owner=Owner.HOST)
+GPU_LOST = _gpu_kind(
     code="gpu.lost",
-    outcome=Outcome.FAIL,
-    severity=Severity.ISOLATE,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
     meaning="The GPU no longer answers on the bus (NVML return code 15, GPU is lost).",
@@ -223,12 +222,9 @@ GPU_RECOVERY_ADVISED = FindingKind(
     remedy="Let running jobs end, then do what the driver asks for.",
     basis=_GPU_RECOVERY_NEEDED_BASIS,
 )
-GPU_HUNG = FindingKind(
+GPU_HUNG = _gpu_kind(
     code="gpu.hung",
-    outcome=Outcome.FAIL,
-    severity=Severity.ISOLATE,
     category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning="The GPU was not read within the deadline: a call into the driver hangs, or each call is slow.",
     remedy=(
         "[host] Try `gpudiag list --deadline 30`; if it hangs there too, look at"
@@ -241,12 +237,11 @@ GPU_HUNG = FindingKind(
         look_also=("xid 119", "xid 62", "cat /proc/PID/stack of a process in state D", "host.blocked_task"),
     ),
 )
-GPU_NOT_READ = FindingKind(
+GPU_NOT_READ = _gpu_kind(
     code="gpu.not_read",
     outcome=Outcome.ERROR,
     severity=Severity.UNKNOWN,
     category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning=(
         "The driver lists the GPU and gives no readings for it, for a reason other than a loss or a hang."
     ),
@@ -257,12 +252,11 @@ GPU_NOT_READ = FindingKind(
         look_also=("nvidia-smi -q -i INDEX", "dmesg -T | grep -i nvrm"),
     ),
 )
-GPU_ATTACHING = FindingKind(
+GPU_ATTACHING = _gpu_kind(
     code="gpu.attaching",
     outcome=Outcome.ERROR,
     severity=Severity.UNKNOWN,
     category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning=(
         "The driver was still attaching the GPU when time ran out: nothing is known about it"
         " yet. Without persistence mode it does so for the first program that asks, one GPU"
@@ -283,10 +277,8 @@ GPU_ATTACHING = FindingKind(
         ),
     ),
 )
-GPU_MISSING = FindingKind(
+GPU_MISSING = _gpu_kind(
     code="gpu.missing",
-    outcome=Outcome.FAIL,
-    severity=Severity.ISOLATE,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
     meaning="The PCI bus shows a GPU that the driver does not list.",
@@ -309,12 +301,9 @@ GPU_MISSING = FindingKind(
         look_also=("lspci -nnk -d 10de:", "xid 79", "xid 143", "gpu.lost"),
     ),
 )
-GPU_COUNT = FindingKind(
+GPU_COUNT = _gpu_kind(
     code="gpu.count",
-    outcome=Outcome.FAIL,
-    severity=Severity.ISOLATE,
     category=Category.HW_OTHER,
-    owner=Owner.HOST,
     meaning="The number of GPUs differs from what the machine has, the job was given or the user expects.",
     remedy="Compare with `lspci -d 10de:` and with what the scheduler or the container was given.",
     basis=Basis(

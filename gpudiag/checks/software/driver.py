@@ -41,6 +41,7 @@ _DRIVER_FIRMWARE_BASIS = Basis(
     ),
     look_also=("nvidia-smi -q | grep -e VBIOS -e Image -e GSP", "xid 93", "xid 119"),
 )
+_firmware_kind = partial(_kind, outcome=Outcome.WARN, basis=_DRIVER_FIRMWARE_BASIS)
 NOUVEAU_BOUND = _kind(
     code="driver.nouveau_bound",
     outcome=Outcome.FAIL,
@@ -73,25 +74,20 @@ DRIVER_UNEXPECTED = _kind(
         look_also=("cat /proc/driver/nvidia/version", "driver.version_mismatch"),
     ),
 )
-VBIOS_DIFFERS = _kind(
+VBIOS_DIFFERS = _firmware_kind(
     code="driver.vbios_differs",
-    outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="Identical GPUs of this machine have different firmware (VBIOS).",
     remedy="Ask the vendor for one VBIOS for all; mixed ones are a common cause of uneven speed.",
-    basis=_DRIVER_FIRMWARE_BASIS,
 )
-INFOROM_DIFFERS = _kind(
+INFOROM_DIFFERS = _firmware_kind(
     code="driver.inforom_differs",
-    outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="Identical GPUs of this machine have different InfoROM images.",
     remedy="Ask the vendor for one image for all.",
-    basis=_DRIVER_FIRMWARE_BASIS,
 )
-INFOROM_CORRUPTED = _kind(
+INFOROM_CORRUPTED = _firmware_kind(
     code="driver.inforom_corrupted",
-    outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
@@ -104,17 +100,14 @@ INFOROM_CORRUPTED = _kind(
         " InfoROM restored or the GPU replaced."
     ),
     stated=True,
-    basis=_DRIVER_FIRMWARE_BASIS,
 )
-GSP_OFF = _kind(
+GSP_OFF = _firmware_kind(
     code="driver.gsp_off",
-    outcome=Outcome.WARN,
     meaning="The GPU's system processor (GSP) is off, though it is on by default on this product.",
     remedy=(
         "[driver] Look for `NVreg_EnableGpuFirmware=0` in /etc/modprobe.d;"
         " on drivers of 2024 and later leave it on."
     ),
-    basis=_DRIVER_FIRMWARE_BASIS,
 )
 PERSISTENCE_OFF = _kind(
     code="driver.persistence_off",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.gpu.instruments import asks_only, lone_failure
@@ -119,11 +119,11 @@ NVML_KINDS = {
 # Those that list GPUs; the host only lists what the kernel knows of them.
 _SOURCES_OF_GPUS = ("nvml", "gputil", "torch")
 
-DISAGREEMENT = FindingKind(
+_kind = partial(
+    FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, category=Category.SW_OTHER, owner=Owner.HOST
+)
+DISAGREEMENT = _kind(
     code="source.disagreement",
-    outcome=Outcome.WARN,
-    severity=Severity.TRIAGE,
-    category=Category.SW_OTHER,
     owner=Owner.SOFTWARE,
     meaning="Two sources report different facts about the same GPUs, and no setting explains it.",
     remedy="Run `gpudiag list --sources all` to see the sources side by side.",
@@ -237,12 +237,9 @@ def _disagreement(snapshot: Snapshot, item: Disagreement) -> Finding:
 
 # --- single calls and values
 
-CALL_FAILED = FindingKind(
+CALL_FAILED = _kind(
     code="nvml.call_failed",
     outcome=Outcome.ERROR,
-    severity=Severity.TRIAGE,
-    category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning="NVML answered with an error instead of a reading, so part of the GPU was not checked.",
     remedy=(
         "Compare with `nvidia-smi -q`, and look at `dmesg` (Xid, NVRM); if it stays, [reset:"
@@ -258,12 +255,9 @@ CALL_FAILED = FindingKind(
         look_also=("nvidia-smi -q", "dmesg | grep -e NVRM -e Xid", "gpudiag list --wide", "gpu.not_read"),
     ),
 )
-VALUE_NOT_READ = FindingKind(
+VALUE_NOT_READ = _kind(
     code="nvml.value_not_read",
-    outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning=(
         "One instrument of the GPU (power, fan, a temperature, a clock, utilization)"
         " gave no value; all else of it was read."
@@ -285,12 +279,8 @@ _MAX_NAMED = 3
 # Questions about two GPUs: one that is lost or hangs makes them fail on the other.
 _ABOUT_TWO = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor")
 
-UNKNOWN_VALUE = FindingKind(
+UNKNOWN_VALUE = _kind(
     code="driver.unknown_value",
-    outcome=Outcome.WARN,
-    severity=Severity.TRIAGE,
-    category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning="The driver gave a number that gpudiag does not know: it may or may not be a fault.",
     remedy="`nvidia-smi -i INDEX -q` shows NVIDIA's name for it. Newer drivers have new values.",
     basis=Basis(
