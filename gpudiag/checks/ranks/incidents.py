@@ -10,6 +10,18 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
+from gpudiag.checks.ranks.between_hosts import (
+    MEETING_SPLIT,
+    MEETING_UNREACHABLE,
+    NETWORK_HOST_CUT_OFF,
+    NETWORK_HOSTS_PARTED,
+    NETWORK_INTERRUPTED,
+    NETWORK_LARGE_PACKETS_LOST,
+    NETWORK_MESSAGES,
+    NETWORK_PATH_LOSSY,
+    RENDEZVOUS_FINDINGS,
+    kind_of_meeting,
+)
 from gpudiag.checks.ranks.incident_kinds import (
     COLLECTIVE_INTERRUPTED,
     COLLECTIVE_MISMATCHED,
@@ -29,18 +41,6 @@ from gpudiag.checks.ranks.incident_kinds import (
     RANK_THROTTLED,
     RANK_VARIABLES_DIFFER,
     RANK_VERSIONS_DIFFER,
-)
-from gpudiag.checks.ranks.network import (
-    MEETING_SPLIT,
-    MEETING_UNREACHABLE,
-    NETWORK_HOST_CUT_OFF,
-    NETWORK_HOSTS_PARTED,
-    NETWORK_INTERRUPTED,
-    NETWORK_LARGE_PACKETS_LOST,
-    NETWORK_MESSAGES,
-    NETWORK_PATH_LOSSY,
-    RENDEZVOUS_FINDINGS,
-    kind_of_meeting,
 )
 from gpudiag.checks.ranks.remedies import (
     PORT,

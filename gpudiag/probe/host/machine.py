@@ -13,7 +13,7 @@ from typing import Any
 from gpudiag.linux.proc import read_line, read_text
 from gpudiag.model.number_ranges import order_of_name
 from gpudiag.model.untrusted_text import escape_controls
-from gpudiag.probe.host.network import read_interfaces
+from gpudiag.probe.host.interfaces import read_interfaces
 from gpudiag.probe.host.pci import read_kernel_driver, read_pci_devices
 from gpudiag.probe.host.processes import read_container, read_job_cgroup
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet, reason_of

@@ -17,13 +17,13 @@ from typing import Any
 
 from gpudiag.linux.proc import read_line, read_text
 from gpudiag.model.untrusted_text import mask_text
+from gpudiag.probe.host.interfaces import read_infiniband_ports
 from gpudiag.probe.host.limits import (
     read_cgroup,
     read_filesystems,
     read_process_limits,
     read_shared_memory_available,
 )
-from gpudiag.probe.host.network import read_infiniband_ports
 from gpudiag.probe.host.pci import read_redirecting_bridges
 from gpudiag.probe.host.pci_places import read_pci_places
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet
