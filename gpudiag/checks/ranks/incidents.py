@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
+from gpudiag.checks.ranks import incident_kinds as kinds
 from gpudiag.checks.ranks.between_hosts import (
     MEETING_SPLIT,
     MEETING_UNREACHABLE,
@@ -21,26 +22,6 @@ from gpudiag.checks.ranks.between_hosts import (
     NETWORK_PATH_LOSSY,
     RENDEZVOUS_FINDINGS,
     kind_of_meeting,
-)
-from gpudiag.checks.ranks.incident_kinds import (
-    COLLECTIVE_INTERRUPTED,
-    COLLECTIVE_MISMATCHED,
-    COLLECTIVE_STALLED,
-    RANK_DIED,
-    RANK_ENDED_EARLY,
-    RANK_LATE,
-    RANK_NOT_STARTED,
-    RANK_OUT_OF_GPU_MEMORY,
-    RANK_PAUSED,
-    RANK_RAISED,
-    RANK_SHORTAGE,
-    RANK_SILENT,
-    RANK_START_FAILED,
-    RANK_STOPPED,
-    RANK_TEARDOWN,
-    RANK_THROTTLED,
-    RANK_VARIABLES_DIFFER,
-    RANK_VERSIONS_DIFFER,
 )
 from gpudiag.checks.ranks.rendezvous import (
     ADDRESS_NOT_REACHED,
@@ -58,14 +39,14 @@ from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.units import format_seconds, format_size
 
 RANK_FINDINGS = (
-    RANK_DIED,
-    RANK_STOPPED,
-    RANK_RAISED,
-    RANK_OUT_OF_GPU_MEMORY,
-    RANK_SHORTAGE,
-    RANK_SILENT,
-    RANK_ENDED_EARLY,
-    RANK_NOT_STARTED,
+    kinds.RANK_DIED,
+    kinds.RANK_STOPPED,
+    kinds.RANK_RAISED,
+    kinds.RANK_OUT_OF_GPU_MEMORY,
+    kinds.RANK_SHORTAGE,
+    kinds.RANK_SILENT,
+    kinds.RANK_ENDED_EARLY,
+    kinds.RANK_NOT_STARTED,
     *RENDEZVOUS_FINDINGS,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
@@ -73,16 +54,16 @@ RANK_FINDINGS = (
     NETWORK_INTERRUPTED,
     NETWORK_PATH_LOSSY,
     *MEETING_FINDINGS,
-    RANK_VERSIONS_DIFFER,
-    RANK_VARIABLES_DIFFER,
-    RANK_START_FAILED,
-    RANK_TEARDOWN,
-    RANK_LATE,
-    RANK_THROTTLED,
-    RANK_PAUSED,
-    COLLECTIVE_INTERRUPTED,
-    COLLECTIVE_STALLED,
-    COLLECTIVE_MISMATCHED,
+    kinds.RANK_VERSIONS_DIFFER,
+    kinds.RANK_VARIABLES_DIFFER,
+    kinds.RANK_START_FAILED,
+    kinds.RANK_TEARDOWN,
+    kinds.RANK_LATE,
+    kinds.RANK_THROTTLED,
+    kinds.RANK_PAUSED,
+    kinds.COLLECTIVE_INTERRUPTED,
+    kinds.COLLECTIVE_STALLED,
+    kinds.COLLECTIVE_MISMATCHED,
     LOOPBACK_DOWN,
     NAME_LOOPBACK,
     INTERFACE_ABSENT,
@@ -90,11 +71,11 @@ RANK_FINDINGS = (
 
 _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
     {
-        IncidentKind.DIED: RANK_DIED,
-        IncidentKind.STOPPED: RANK_STOPPED,
-        IncidentKind.RAISED: RANK_RAISED,
-        IncidentKind.SILENT: RANK_SILENT,
-        IncidentKind.NOT_STARTED: RANK_NOT_STARTED,
+        IncidentKind.DIED: kinds.RANK_DIED,
+        IncidentKind.STOPPED: kinds.RANK_STOPPED,
+        IncidentKind.RAISED: kinds.RANK_RAISED,
+        IncidentKind.SILENT: kinds.RANK_SILENT,
+        IncidentKind.NOT_STARTED: kinds.RANK_NOT_STARTED,
         IncidentKind.UNREACHED: MEETING_UNREACHABLE,
         IncidentKind.SPLIT: MEETING_SPLIT,
         IncidentKind.CUT_OFF: NETWORK_HOST_CUT_OFF,
@@ -104,15 +85,15 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.MISNAMED: ADDRESS_NOT_REACHED,
         IncidentKind.FILTERED: PORTS_CLOSED,
         IncidentKind.LOSSY: NETWORK_PATH_LOSSY,
-        IncidentKind.START_FAILED: RANK_START_FAILED,
-        IncidentKind.ENDED: RANK_ENDED_EARLY,
-        IncidentKind.LATE: RANK_LATE,
-        IncidentKind.THROTTLED: RANK_THROTTLED,
-        IncidentKind.SKEWED: RANK_VERSIONS_DIFFER,
-        IncidentKind.PAUSED: RANK_PAUSED,
-        IncidentKind.INTERRUPTED: COLLECTIVE_INTERRUPTED,
-        IncidentKind.STALLED: COLLECTIVE_STALLED,
-        IncidentKind.MISMATCHED: COLLECTIVE_MISMATCHED,
+        IncidentKind.START_FAILED: kinds.RANK_START_FAILED,
+        IncidentKind.ENDED: kinds.RANK_ENDED_EARLY,
+        IncidentKind.LATE: kinds.RANK_LATE,
+        IncidentKind.THROTTLED: kinds.RANK_THROTTLED,
+        IncidentKind.SKEWED: kinds.RANK_VERSIONS_DIFFER,
+        IncidentKind.PAUSED: kinds.RANK_PAUSED,
+        IncidentKind.INTERRUPTED: kinds.COLLECTIVE_INTERRUPTED,
+        IncidentKind.STALLED: kinds.COLLECTIVE_STALLED,
+        IncidentKind.MISMATCHED: kinds.COLLECTIVE_MISMATCHED,
     }
 )
 _ENDINGS = (IncidentKind.DIED, IncidentKind.RAISED)
@@ -149,11 +130,11 @@ def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple
 def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     kind = _KINDS[incident.kind]
     if incident.kind in _ENDINGS and incident.stage == _TEARDOWN and complete:
-        kind = RANK_TEARDOWN
+        kind = kinds.RANK_TEARDOWN
     facts = incident.facts
     kind = kind_of(incident) or kind_of_meeting(incident, kind)
     if incident.kind is IncidentKind.SKEWED and "variable" in facts:
-        kind = RANK_VARIABLES_DIFFER
+        kind = kinds.RANK_VARIABLES_DIFFER
     absent = _NO_INTERFACE.search(str(facts.get("message", "")))
     if incident.kind is IncidentKind.RAISED and absent is not None:
         return INTERFACE_ABSENT.finding(
