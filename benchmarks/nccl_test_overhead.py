@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gpudiag.ranks.agents.launch import run_ranks
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.rank_run import RankRun
 
 SIZES = (8, 64, 1024, 8 * 1024, 64 * 1024, 256 * 1024, 1024**2, 4 * 1024**2, 16 * 1024**2, 64 * 1024**2)
 VARIANTS = ("loop", "loop again", "cold loop", "gpudiag", "no channel")

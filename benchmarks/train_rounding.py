@@ -20,11 +20,11 @@ import torch
 
 from benchmarks.matrix import show, versions
 from gpudiag.model.training import MAX_STEPS
-from gpudiag.training.job import TrainingJob
 from gpudiag.training.precision import make_deterministic
 from gpudiag.training.reference import Reference
 from gpudiag.training.tensors import Tensors, difference, norm
 from gpudiag.training.trainer import SMALL_GRADIENT
+from gpudiag.training.training_job import TrainingJob
 from gpudiag.training.workloads import Epochs, Samples, make_data
 
 RANKS = (1, 2, 3, 4, 5, 8)

@@ -22,7 +22,7 @@ from gpudiag.compat import UTC
 from gpudiag.errors import UsageError
 from gpudiag.linux.allocator import keep_little_memory, return_free_memory
 from gpudiag.model.untrusted_text import escape_controls, escape_steering, mask_text
-from gpudiag.probe.host.network import read_addresses
+from gpudiag.probe.host.interfaces import read_addresses
 from gpudiag_api.app import create_app
 from gpudiag_api.gate import Gate
 from gpudiag_api.log_writer import LogWriter

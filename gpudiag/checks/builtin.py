@@ -38,7 +38,7 @@ from gpudiag.checks.software.settings import (
     environment_nccl,
 )
 from gpudiag.checks.software.torch_build import cuda_context, torch_architectures, torch_build, torch_driver
-from gpudiag.checks.training.run import train_ddp, train_strategies
+from gpudiag.checks.training.strategy import train_ddp, train_strategies
 
 # What needs more than one look at the GPUs: the host's state, an earlier look, torch, a test on ranks. Each
 # stands behind the check of `GPU_CHECKS` that is named.

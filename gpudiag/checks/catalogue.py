@@ -11,7 +11,7 @@ from gpudiag.checks.job.run_kinds import RUN_FINDINGS
 from gpudiag.checks.ranks.collective import COLLECTIVE_FINDINGS
 from gpudiag.checks.registry import Check, FindingKind
 from gpudiag.checks.software.nccl_log import NCCL_LOG_FINDINGS
-from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS
+from gpudiag.checks.training.strategy import TRAINING_RUN_FINDINGS
 
 _MAX_LIMITS = 3
 # What commands report that judge without checks.

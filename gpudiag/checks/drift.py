@@ -75,7 +75,8 @@ PORT_GONE = _kind(
     severity=Severity.TRIAGE,
     meaning="An RDMA port that this machine had is no longer here.",
     remedy=(
-        "Look for the card with `lspci | grep -i mellanox` and in `dmesg`; reseat it. If it was taken out on"
+        "[hardware] Look for the card with `lspci | grep -i mellanox` and in `dmesg`; reseat it."
+        " If it was taken out on"
         " purpose: `gpudiag list --json --output now.json; gpudiag preflight --expect now.json`."
     ),
 )

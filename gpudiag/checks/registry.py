@@ -1,13 +1,14 @@
 """What a check is: a frozen value around one pure function, and what that function returns."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, Subject
 from gpudiag.model.finding import Category, Finding, MeasuredSpeed, Outcome, Owner, Severity, worst
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.remedy import fit_remedy
 from gpudiag.reference.reading_names import describe_missing, explain_missing
 
 # Real GPUs that gave a reading, for `confirmed`; docs/gpu-paths.md has their table, and what passed there.
@@ -48,6 +49,9 @@ class FindingKind:
 
     A FAIL keeps jobs off the machine, whoever must act. It does not where `jobs_may_start` has the reason,
     and where a setting of the job itself is the fault (owner JOB, severity CONFIG).
+
+    `remedy` is given as `model/remedy.py` describes, kept so in `written_remedy`, and read as it is done on
+    bare metal.
     """
 
     code: str
@@ -60,6 +64,11 @@ class FindingKind:
     basis: Basis
     stated: bool = False  # NVML or the kernel itself states the fault: no reading of ours to confirm
     jobs_may_start: str = ""  # in spite of a FAIL, for this reason
+    written_remedy: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "written_remedy", self.remedy)
+        object.__setattr__(self, "remedy", fit_remedy(self.remedy))
 
     @property
     def spares_jobs(self) -> str:
@@ -94,7 +103,7 @@ class FindingKind:
             evidence=evidence,
             remedy="",
             blocks_jobs=self.outcome is Outcome.FAIL and not spares_jobs,
-        ).with_remedy(remedy or self.remedy)
+        ).with_remedy(remedy or self.written_remedy)
 
 
 @dataclass(frozen=True, slots=True)

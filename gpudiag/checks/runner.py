@@ -11,7 +11,6 @@ from dataclasses import replace
 from time import perf_counter
 
 from gpudiag.checks.needs import NEEDS
-from gpudiag.checks.platforms import fit_results, platform_of
 from gpudiag.checks.registry import Check, Judgement, Restated, could_not_look
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import DeviceSubject, HostSubject, Subject
@@ -26,6 +25,7 @@ from gpudiag.model.finding import (
     worst_first,
 )
 from gpudiag.model.reading import Missing
+from gpudiag.model.remedy import Platform, platform_of
 
 # --- one fault, one finding
 
@@ -100,7 +100,7 @@ def _merged(stated: Finding, restated: Finding, how: Restated) -> Finding:
 
 def _advised(stated: Finding, how: Restated) -> str:
     """The remedy after the advice, unless it has that; a power cycle notes what the driver asks for."""
-    remedy, asked = stated.remedy_of_any, f"The driver asks for {how.request}"
+    remedy, asked = stated.written_remedy, f"The driver asks for {how.request}"
     if how.request and stated.code in _POWER_CYCLED:
         remedy = f"{remedy} {asked}: that alone leaves the GPU's power on."
     request = f"{asked}." if how.request and stated.code not in _MACHINE_RESTARTED else ""
@@ -147,14 +147,19 @@ def _name(subject: Subject) -> str:
 
 
 def run_checks(context: Context, checks: Iterable[Check]) -> tuple[CheckResult, ...]:
-    """One result per check, in order, each fault named once.
+    """One result per check, in order, each fault named once, its remedy as it can be done on this machine.
 
     Never raises: a check that raises is ERROR, with the exception's text.
     """
     ran = [_run(context, check) for check in checks]
     restated = tuple(one for _, own in ran for one in own)
     results = join_restated(tuple(result for result, _ in ran), restated)
-    return fit_results(results, platform_of(context.snapshot))
+    platform = platform_of(context.snapshot.machine)
+    if platform is Platform.BARE_METAL:
+        return results
+    return tuple(
+        replace(result, findings=tuple(one.on(platform) for one in result.findings)) for result in results
+    )
 
 
 def verdict(results: tuple[CheckResult, ...]) -> Outcome:

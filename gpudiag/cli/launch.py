@@ -74,7 +74,7 @@ def _keep_report(
 
     It does where hosts did not reach each other, or rank 0 was lost.
     """
-    from gpudiag.checks.ranks.network import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
+    from gpudiag.checks.ranks.between_hosts import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
     from gpudiag.runs.machines import keep_own_report
 
     try:

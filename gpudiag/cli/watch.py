@@ -120,7 +120,7 @@ def watch(
 def _show(feed: Feed, *, is_ascii: bool) -> signal.Signals | None:
     """The signal that ended the view, if one did."""
     from gpudiag.watch.glyphs import ASCII, choose_glyphs
-    from gpudiag.watch.screen.run import show
+    from gpudiag.watch.screen.terminal import show
 
     return show(feed, ASCII if is_ascii else choose_glyphs(os.environ)).by
 

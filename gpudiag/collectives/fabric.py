@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from gpudiag.model.measure import Node
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.reading import value_or
 
 _T = TypeVar("_T")
 Pair = tuple[int, int]
@@ -37,8 +37,8 @@ class Fabric:
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Describe the fabric of these nodes, some of which may have no labels."""
         self.nodes = nodes
-        self._switches = [_value(node.switches) or () for node in nodes]
-        self._domains = [_value(node.nvlink_domain) for node in nodes]
+        self._switches = [value_or(node.switches, ()) for node in nodes]
+        self._domains = [value_or(node.nvlink_domain, None) for node in nodes]
         self._ways: dict[Pair, Way] = {}
 
     @cached_property
@@ -71,7 +71,7 @@ class Fabric:
 
     def rail(self, node: int, place: int) -> str:
         """The name of the rail at that place of a node."""
-        names = _value(self.nodes[node].rails) or ()
+        names = value_or(self.nodes[node].rails, ())
         return names[place] if place < len(names) else str(place)
 
     def way(self, pair: Pair) -> Way:
@@ -103,7 +103,3 @@ class Fabric:
 def sorted_names(one: str, other: str) -> tuple[str, str]:
     """These two, as a key that does not depend on their order."""
     return (one, other) if one < other else (other, one)
-
-
-def _value(reading: Reading[_T]) -> _T | None:
-    return None if isinstance(reading, Missing) else reading

@@ -52,7 +52,7 @@ def diagnose(
     """The diagnosis of one part of a result with wrong elements at `offsets`."""
     chosen = offsets[:_SAMPLE_ELEMENTS]
     start = pattern.position(block.block, round_number)
-    sample = _Sample(chosen + start, found[chosen], _consecutive(chosen))
+    sample = _Sample(chosen + start, found[chosen], _first_run(chosen))
     if block.source is None and reduce != "sum" and _is_sum(pattern, start, found):
         return Diagnosis("summed")
     if block.source is not None:
@@ -62,11 +62,6 @@ def diagnose(
     else:
         diagnosis = _diagnose_extreme(pattern, reduce == "min", sample)
     return diagnosis or _diagnose_bits(pattern, block.source, sample)
-
-
-def _consecutive(offsets: torch.Tensor) -> int:
-    breaks = torch.nonzero(torch.diff(offsets) != 1)
-    return int(breaks[0]) + 1 if len(breaks) else len(offsets)
 
 
 def _sources(pattern: Pattern, first: int | None) -> list[int]:

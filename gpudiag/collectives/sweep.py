@@ -9,12 +9,12 @@ from typing import Protocol
 import torch
 
 from gpudiag.collectives.cases import Case, Sweep
+from gpudiag.collectives.graphs_and_buffers import Graphs, allocate
 from gpudiag.collectives.inspection import Inspector
 from gpudiag.collectives.operations import CALLS, BufferArea, Buffers, Call, fill, reduce_op
 from gpudiag.collectives.pattern import Pattern, as_bits
 from gpudiag.collectives.process_group import Announcement, ProcessGroup
 from gpudiag.collectives.results import RankCase, Ways
-from gpudiag.collectives.ways import Graphs, allocate
 from gpudiag.model.codec import encode
 from gpudiag.model.operation import BARRIER, OPERATIONS
 from gpudiag.model.reading import NOT_ASKED, Reading

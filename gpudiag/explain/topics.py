@@ -9,6 +9,7 @@ from gpudiag.checks.registry import Check, FindingKind
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules import RULES
 from gpudiag.model.explanation import Example, Explanation
+from gpudiag.model.remedy import fit_remedy
 from gpudiag.reference.cuda_errors import cuda_error_source, cuda_errors
 from gpudiag.reference.failures import Failure, failures
 from gpudiag.reference.xid import (
@@ -104,7 +105,7 @@ def explain_sxid(code: int) -> Explanation:
         meaning="",
         facts=(_CLASSES[sxid.sxid_class],),
         reads="`nvidia-nvswitch` lines of the kernel log.",
-        remedy=sxid.remedy,
+        remedy=fit_remedy(sxid.written_remedy),
         look_also=look_also,
         source=sxid_source(),
     )

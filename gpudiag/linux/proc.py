@@ -163,10 +163,15 @@ def has_gpu_open(pid: int) -> bool:
     return any(path.startswith("/dev/nvidia") for path in open_files(pid).values())
 
 
-def read_text(path: str) -> str:
-    """The text of a file of /proc. Raises OSError: the process is gone, or it may not be read."""
-    with open(path, errors="replace") as file:
+def read_text(*path: str) -> str:
+    """The text of a file of /proc or /sys. Raises OSError: what it is about is gone, or it may not be read."""
+    with open(os.path.join(*path), errors="replace") as file:
         return file.read()
+
+
+def read_line(*path: str) -> str:
+    """The same without white space around it, of a file with one line."""
+    return read_text(*path).strip()
 
 
 def is_stopped(pid: int) -> bool:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from gpudiag.checks.benchmarks.network import BOTH_DIRECTIONS, GPU_MEMORY, HOST_MEMORY
+from gpudiag.checks.benchmarks.point_to_point import BOTH_DIRECTIONS, GPU_MEMORY, HOST_MEMORY
 from gpudiag.measured.facts import Facts
 from gpudiag.measured.numbers import as_number
 from gpudiag.model.benchmark import MeasuredTable, MeasuredValue, Metric

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from gpudiag.checks.benchmarks.judge import PERFTEST
-from gpudiag.checks.benchmarks.network import BOTH_DIRECTIONS, GPU_MEMORY, SMALL_MTU, SOFTWARE_DEVICE
+from gpudiag.checks.benchmarks.point_to_point import BOTH_DIRECTIONS, GPU_MEMORY, SMALL_MTU, SOFTWARE_DEVICE
 from gpudiag.measured.facts import Facts
 from gpudiag.measured.numbers import as_number
 from gpudiag.model.benchmark import BITS_PER_BYTE, MeasuredTable, MeasuredValue, Metric

@@ -19,16 +19,6 @@ PEER_COPY = "peer_copy"
 DETERMINISM = "determinism"
 MEMORY_PATTERNS = "memory_patterns"
 SUSTAINED = "sustained"
-ACTIVE_TESTS = (
-    MEMORY_COPY,
-    HOST_TO_DEVICE,
-    DEVICE_TO_HOST,
-    MATMUL,
-    PEER_COPY,
-    DETERMINISM,
-    MEMORY_PATTERNS,
-    SUSTAINED,
-)
 # How a reason begins where a test left out a GPU, or all of them, because others use it: no fault, and no
 # pass either.
 NOT_TESTED = "not tested"

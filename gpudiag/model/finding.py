@@ -6,8 +6,9 @@ from dataclasses import field, replace
 
 from gpudiag.compat import Self, StrEnum
 from gpudiag.model.codec import UNWRITTEN, noun
-from gpudiag.model.evidence import DeviceSubject, Evidence, Subject
-from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.evidence import Evidence, Subject
+from gpudiag.model.reading import MissingReason
+from gpudiag.model.remedy import Platform, fit_remedy, gpu_in_commands, name_gpu_in
 
 
 class Outcome(StrEnum):
@@ -80,31 +81,23 @@ class Finding:
     evidence: tuple[Evidence, ...]
     remedy: str
     blocks_jobs: bool = True
+    written_remedy: str = field(default="", compare=False, metadata=UNWRITTEN)  # as model/remedy.py describes
 
-    def with_remedy(self, remedy: str) -> Self:
-        """The finding with this remedy; INDEX in it is the GPU that the finding is about."""
-        return replace(self, remedy=name_gpu_in(remedy, self.subject))
+    def with_remedy(self, written: str) -> Self:
+        """The finding with this remedy, as it is done on bare metal."""
+        return replace(self, remedy=name_gpu_in(fit_remedy(written), self.subject), written_remedy=written)
+
+    def on(self, platform: Platform) -> Self:
+        """The finding with its remedy as it can be done on a platform; one from a document as it stands."""
+        if not self.written_remedy:
+            return self
+        return replace(self, remedy=name_gpu_in(fit_remedy(self.written_remedy, platform), self.subject))
 
     @property
     def remedy_of_any(self) -> str:
         """The remedy with INDEX where a command names the GPU, for other GPUs with the same fault."""
         gpu = gpu_in_commands(self.subject)
         return re.sub(rf"(?<=-i ){re.escape(gpu)}(?![\w:,])", "INDEX", self.remedy) if gpu else self.remedy
-
-
-def name_gpu_in(remedy: str, *subjects: Subject) -> str:
-    """The remedy with the GPUs' indices for INDEX, else their bus ids.
-
-    It is for all GPUs where it is about none.
-    """
-    known = [gpu for one in subjects if (gpu := gpu_in_commands(one))]
-    return remedy.replace("INDEX", ",".join(known)) if known else remedy.replace(" -i INDEX", "")
-
-
-def gpu_in_commands(subject: Subject) -> str:
-    """The GPU as `nvidia-smi -i` takes it; empty where the subject is none, or nothing of it is known."""
-    names = (subject.nvml_index, subject.bus_id, subject.uuid) if isinstance(subject, DeviceSubject) else ()
-    return next((str(one) for one in names if not isinstance(one, Missing)), "")
 
 
 @noun

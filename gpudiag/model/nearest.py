@@ -29,5 +29,11 @@ def did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
     return f"{before}did you mean {near}?" if near else ""
 
 
+def nearest_hint(name: str, known: Iterable[str]) -> str:
+    """`did you mean h100x8?` where one name is near, else the list of all."""
+    names = sorted(known)
+    return did_you_mean(name, names) or f"there are: {', '.join(names)}"
+
+
 def _bare(word: str) -> str:
     return word.lower().replace("-", "").replace("_", "")

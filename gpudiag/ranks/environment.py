@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from gpudiag.errors import UsageError
 from gpudiag.model.number_ranges import join_words
-from gpudiag.ranks.agents.network import MEETING_PORTS, has_address, is_own_address
+from gpudiag.ranks.agents.own_addresses import MEETING_PORTS, has_address, is_own_address
 from gpudiag.ranks.launchers import (
     PROCESS_LAUNCHERS,
     RAY_VARIABLE,

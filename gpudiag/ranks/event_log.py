@@ -10,7 +10,7 @@ from typing import Any
 
 from gpudiag.model import codec
 from gpudiag.ranks.rank.arrivals import Arrivals
-from gpudiag.ranks.run import EventKind, RankEvent
+from gpudiag.ranks.rank_run import EventKind, RankEvent
 
 
 class EventWriter:

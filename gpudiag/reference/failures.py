@@ -17,6 +17,7 @@ Keys of an entry there:
     at_info       counts on lines of the levels info and debug too
     in_kernel_log the kernel writes it: looked for in the kernel log of a machine too
                   (reference/kernel_words.py)
+    remedy        how to fix it; of what the kernel writes, with its steps marked as model/remedy.py describes
     harmless      no failure: named as a note where nothing else is wrong, and what follows from it is none
                   either
     generic       counts only on lines that no other failure explains
@@ -39,6 +40,7 @@ from typing import Any
 from gpudiag.compat import StrEnum
 from gpudiag.model.explanation import Role
 from gpudiag.model.finding import Owner
+from gpudiag.model.remedy import fit_remedy
 from gpudiag.reference.cuda_errors import expressions_of
 from gpudiag.reference.tables import read_table
 
@@ -144,7 +146,7 @@ def failures() -> dict[str, Failure]:
             origin=Origin(entry["origin"]) if "origin" in entry else None,
             follows=tuple(entry.get("follows", ())),
             cause=entry["cause"],
-            remedy=entry["remedy"],
+            remedy=fit_remedy(entry["remedy"]),
             proof=entry["proof"],
             source=entry["source"],
             cuda_errors=tuple(entry.get("cuda_errors", ())),

@@ -22,7 +22,7 @@ class KernelWords:
     title: str
     owner: str
     cause: str
-    remedy: str
+    written_remedy: str  # as `model/remedy.py` describes
     source: str
     patterns: tuple[re.Pattern[str], ...]
     parts: tuple[str, ...]
@@ -44,7 +44,7 @@ def kernel_words() -> tuple[KernelWords, ...]:
             title=entry["title"],
             owner=entry["owner"],
             cause=entry["cause"],
-            remedy=entry["remedy"],
+            written_remedy=entry["remedy"],
             source=entry["source"],
             patterns=tuple(map(re.compile, entry["patterns"])),
             parts=tuple(map(longest_part, entry["patterns"])),

@@ -5,6 +5,7 @@ from functools import cache
 
 from gpudiag.compat import StrEnum
 from gpudiag.model.finding import Outcome
+from gpudiag.model.remedy import fit_remedy
 from gpudiag.reference.tables import read_table
 
 # The next action where one did not help: restart, reset, power cycle, replace.
@@ -84,7 +85,15 @@ def xid_source() -> str:
 
 
 def action_text(action: str) -> str:
-    """What to do for an action of the catalogue, as a sentence. Raises KeyError: there is no such action."""
+    """What to do for an action of the catalogue on bare metal, as a sentence.
+
+    Raises KeyError: there is no such action.
+    """
+    return fit_remedy(written_action(action))
+
+
+def written_action(action: str) -> str:
+    """The same as it is written, with its steps marked as `model/remedy.py` describes."""
     text: str = read_table("xid.toml")["actions"][action]
     return text
 
@@ -145,7 +154,7 @@ class SXid:
     code: int
     meaning: str
     sxid_class: SXidClass
-    remedy: str
+    written_remedy: str  # as `model/remedy.py` describes
 
 
 @cache

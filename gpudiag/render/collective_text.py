@@ -10,7 +10,7 @@ from gpudiag.model.operation import BARRIER, OPERATIONS
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.model.report import CollectiveReport
 from gpudiag.reference.software import describe_nccl
-from gpudiag.render.report_words import describe_launcher, describe_subject_and_host, evidence_lines
+from gpudiag.render.report_words import describe_launcher, describe_subject_and_host, finding_lines
 from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
 from gpudiag.units import BYTES_PER_GB, format_rate, format_seconds, format_size, significant
 
@@ -124,7 +124,7 @@ def render_collective(report: CollectiveReport, *, all_sizes: bool = False, styl
     lines = [*_verdict_lines(report, style)]
     most = style.most(SHOWN_FINDINGS)
     for place, finding in enumerate(report.findings[:most]):
-        lines += ["", *_finding_lines(finding, has_message=place == 0)]
+        lines += ["", *finding_lines(finding, has_message=place == 0)]
     if len(report.findings) > most:
         lines += ["", *_more_findings(report.findings[most:])]
     lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes or style.verbose, style=style)]
@@ -180,14 +180,6 @@ def _exactness(measurement: CollectiveMeasurement) -> str:
     size = measurement.world_size
     rounded = size & (size - 1) and any(result.reduce == "avg" for result in results)
     return f"{count} {what} {'right within 2 units in the last place' if rounded else 'exact'}"
-
-
-def _finding_lines(finding: Finding, *, has_message: bool) -> list[str]:
-    """The lines of one finding; `has_message`: the verdict above already shows its message."""
-    lines = wrapped(f"{finding.code}: {describe_subject_and_host(finding.subject)}", indent="  ")
-    if not has_message:
-        lines += wrapped(finding.message, first="  ", indent="  ")
-    return lines + evidence_lines(finding.evidence) + wrapped(finding.remedy, first="  Do: ", indent="      ")
 
 
 def _more_findings(findings: Sequence[Finding]) -> list[str]:

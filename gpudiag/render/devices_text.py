@@ -12,7 +12,7 @@ from gpudiag.model.device import (
     Snapshot,
 )
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.reading import Missing, Reading, value_or
 from gpudiag.reference.reading_names import describe_missing
 from gpudiag.render.style import PLAIN, Column, Footnotes, Style, render_table, sentence, wrapped
 from gpudiag.units import format_gib, format_seconds
@@ -176,7 +176,7 @@ def _rows(
     colour = {GpuState.HEALTHY: "", GpuState.ASLEEP: "", GpuState.SUSPECT: "yellow"}.get(judged, "red")
     if isinstance(device.responding, Missing):
         cells: list[str] = [NO_VALUE] * 5 + [NO_VALUE]
-        cells[0] = _plain(describe_name(device.name))
+        cells[0] = value_or(describe_name(device.name), NO_VALUE)
     else:
         cells = [_cell(notes, column.heading, reading) for column, reading in _readings(snapshot, device)]
         if isinstance(device.memory_used_bytes, Missing) and not isinstance(
@@ -218,9 +218,9 @@ def _mig_row(snapshot: Snapshot, device: Device, place: int, instance: MigInstan
         processes = tuple(
             process for process in device.processes if process.gpu_instance_id == instance.gpu_instance_id
         )
-    memory = _plain(describe_memory_gib(instance.memory_used_bytes, instance.memory_total_bytes))
+    memory = value_or(describe_memory_gib(instance.memory_used_bytes, instance.memory_total_bytes), NO_VALUE)
     users = describe_processes(processes, snapshot.taken_at)
-    name = f"  {_plain(describe_instance_name(instance))}"
+    name = f"  {value_or(describe_instance_name(instance), NO_VALUE)}"
     return (f"{describe_index(device)}:{place}", name, memory, NO_VALUE, NO_VALUE, NO_VALUE, users, "")
 
 
@@ -228,10 +228,6 @@ def _cell(notes: Footnotes, heading: str, reading: Reading[str]) -> str:
     if isinstance(reading, Missing):
         return NO_VALUE + notes.mark(f"{heading}: {describe_missing(reading)}.")
     return reading
-
-
-def _plain(reading: Reading[str]) -> str:
-    return NO_VALUE if isinstance(reading, Missing) else reading
 
 
 def _note(finding: Finding, board: str) -> str:

@@ -12,8 +12,9 @@ from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.checks.gpu.state import findings_about
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import ENVIRONMENT, DeviceSubject, FileSubject, HostSubject, Subject
-from gpudiag.model.finding import Finding, Outcome, name_gpu_in
+from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, value_or
+from gpudiag.model.remedy import name_gpu_in
 from gpudiag.reference.xid import action_text, sxids, xids
 from gpudiag.render.report_words import describe_subject
 

@@ -7,9 +7,10 @@ and on the page, where `gpudiag.findings/1` has it beside them.
 from collections.abc import Iterable
 
 from gpudiag.model.evidence import DeviceSubject
-from gpudiag.model.finding import Finding, JoinedFinding, name_gpu_in
+from gpudiag.model.finding import Finding, JoinedFinding
 from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.reading import Missing
+from gpudiag.model.remedy import name_gpu_in
 from gpudiag.render.report_words import (
     MAX_TEXT_CHARACTERS,
     describe_fact,

@@ -77,7 +77,17 @@ def describe_limit(fact: Evidence) -> str:
     return "" if fact.limit is None else f"limit {describe_amount(fact.limit, unit)}"
 
 
-def evidence_lines(evidence: Sequence[Evidence]) -> list[str]:
+def finding_lines(finding: Finding, *, has_message: bool) -> list[str]:
+    """The lines of one finding; `has_message`: the verdict above already shows its message."""
+    lines = wrapped(f"{finding.code}: {describe_subject_and_host(finding.subject)}", indent="  ")
+    if not has_message:
+        lines += wrapped(finding.message, first="  ", indent="  ")
+    return (
+        lines + _evidence_lines(finding.evidence) + wrapped(finding.remedy, first="  Do: ", indent="      ")
+    )
+
+
+def _evidence_lines(evidence: Sequence[Evidence]) -> list[str]:
     """The facts of a finding, a line per source, then what was ruled out; whole stacks are only in --json."""
     by_source: dict[str, list[str]] = {}
     for fact in evidence:

@@ -2,7 +2,7 @@
 
 from gpudiag.checks.traces import Trace
 from gpudiag.model.device import Device, DeviceView, Disagreement, Snapshot, SourceState, SourceStatus
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.reading import Missing, value_or
 from gpudiag.reference.reading_names import name_reading, name_state
 from gpudiag.reference.software import describe_nccl
 from gpudiag.render.devices_text import (
@@ -91,9 +91,9 @@ def _side_by_side(snapshot: Snapshot, style: Style) -> list[str]:
 def _device_row(snapshot: Snapshot, device: Device, sources: list[str]) -> list[str]:
     cells = [
         describe_index(device),
-        _plain(describe_name(device.name)),
-        _plain(describe_memory_gib(device.memory_used_bytes, device.memory_total_bytes)),
-        _plain(describe_suffixed(device.utilization_percent, "%")),
+        value_or(describe_name(device.name), NO_VALUE),
+        value_or(describe_memory_gib(device.memory_used_bytes, device.memory_total_bytes), NO_VALUE),
+        value_or(describe_suffixed(device.utilization_percent, "%"), NO_VALUE),
     ]
     for source in sources:
         cells += _view_cells(_view_of(snapshot, device, source))
@@ -103,13 +103,17 @@ def _device_row(snapshot: Snapshot, device: Device, sources: list[str]) -> list[
 def _view_cells(view: DeviceView | None) -> list[str]:
     if view is None:
         return [NO_VALUE] * 3
-    memory = _plain(describe_memory_gib(view.memory_used_bytes, view.memory_total_bytes))
-    return [str(view.source_index), memory, _plain(describe_suffixed(view.utilization_percent, "%"))]
+    memory = value_or(describe_memory_gib(view.memory_used_bytes, view.memory_total_bytes), NO_VALUE)
+    return [
+        str(view.source_index),
+        memory,
+        value_or(describe_suffixed(view.utilization_percent, "%"), NO_VALUE),
+    ]
 
 
 def _stray_row(view: DeviceView, sources: list[str]) -> list[str]:
     """The row of a GPU that another source shows and NVML does not."""
-    cells = [NO_VALUE, _plain(view.name), NO_VALUE, NO_VALUE]
+    cells = [NO_VALUE, value_or(view.name, NO_VALUE), NO_VALUE, NO_VALUE]
     for source in sources:
         cells += _view_cells(view if view.source == source else None)
     return cells
@@ -156,10 +160,6 @@ def _one_disagreement(item: Disagreement, style: Style) -> list[str]:
     kind = "explained" if item.expected else "DIFFERS"
     lines = wrapped(f"{kind}: {name_reading(item.field)}{about}: {values}: {item.reason}", indent="  ")
     return lines if item.expected else [style.paint(line, "yellow") for line in lines]
-
-
-def _plain(reading: Reading[str]) -> str:
-    return NO_VALUE if isinstance(reading, Missing) else reading
 
 
 def render_absent(snapshot: Snapshot, traces: tuple[Trace, ...], style: Style = PLAIN) -> str:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.finding import Outcome
 from gpudiag.model.number_ranges import count_of, name_ranks
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
-from gpudiag.render.report_words import describe_launcher, describe_subject_and_host, evidence_lines
+from gpudiag.render.report_words import describe_launcher, describe_subject_and_host, finding_lines
 from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
 from gpudiag.units import format_seconds, format_size, significant
 
@@ -123,7 +123,7 @@ def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
     lines = [style.paint_outcome(first, report.outcome.value), *more]
     most = style.most(SHOWN_FINDINGS)
     for place, finding in enumerate(report.findings[:most]):
-        lines += ["", *_finding_lines(finding, has_message=place == 0)]
+        lines += ["", *finding_lines(finding, has_message=place == 0)]
     if len(report.findings) > most:
         lines += ["", f"  {len(report.findings) - most} more findings: --verbose has all"]
     ran = [result for result in report.strategies if result.ran]
@@ -136,13 +136,6 @@ def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
     lines += ["", *wrapped(f"On {report.host}: {', '.join(report.machine)}.", indent="  ")]
     lines += next_lines(*_next_commands(report))
     return "\n".join(lines) + "\n"
-
-
-def _finding_lines(finding: Finding, *, has_message: bool) -> list[str]:
-    lines = wrapped(f"{finding.code}: {describe_subject_and_host(finding.subject)}", indent="  ")
-    if not has_message:
-        lines += wrapped(finding.message, first="  ", indent="  ")
-    return lines + evidence_lines(finding.evidence) + wrapped(finding.remedy, first="  Do: ", indent="      ")
 
 
 def _strategy_lines(result: StrategyResult) -> list[str]:

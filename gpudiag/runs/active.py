@@ -38,7 +38,7 @@ from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.diagnosis.view import ViewListener
 from gpudiag.ranks.inject import Fault
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.rank_run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, MEASURE, Budgets
 from gpudiag.runs.fork_servers import ForkServers
 from gpudiag.runs.placement import Placement, why_no_peers

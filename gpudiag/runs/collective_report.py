@@ -40,7 +40,7 @@ from gpudiag.model.operation import BARRIER
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import CollectiveReport
 from gpudiag.model.run import EventKind, RankStanding, RunEvent
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.rank_run import RankEvent, RankRun
 from gpudiag.ranks.stages import MEASURE
 from gpudiag.runs.events import StandingEvents
 from gpudiag.runs.placement import Placement

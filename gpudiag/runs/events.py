@@ -10,7 +10,7 @@ from gpudiag.model.run import EventKind, RankStanding, RunEvent
 from gpudiag.model.training import StrategyResult, TrainingReport
 from gpudiag.ranks.diagnosis.standing import list_standings
 from gpudiag.ranks.diagnosis.view import RankView
-from gpudiag.ranks.run import RankEvent
+from gpudiag.ranks.rank_run import RankEvent
 from gpudiag.ranks.stages import IMPORT, MEASURE, VERIFY
 
 LOOK = "look"

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from gpudiag.checks.host.network import NAME_LOOPBACK
 from gpudiag.checks.job import kinds
+from gpudiag.checks.ranks.between_hosts import MEETING_KINDS, MEETING_UNREACHABLE
 from gpudiag.checks.ranks.incident_kinds import RANK_NOT_STARTED
 from gpudiag.checks.ranks.incidents import judge_incidents
-from gpudiag.checks.ranks.network import MEETING_KINDS, MEETING_UNREACHABLE
 from gpudiag.checks.ranks.rendezvous import MEETING_FINDINGS
 from gpudiag.checks.software.settings import INTERFACE_ABSENT
 from gpudiag.model.finding import Finding

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from gpudiag.checks.ranks.between_hosts import NETWORK_PATH_LOSSY
 from gpudiag.checks.ranks.collective import COLLECTIVE_SLOW
 from gpudiag.checks.ranks.incident_kinds import COLLECTIVE_INTERRUPTED, COLLECTIVE_STALLED
-from gpudiag.checks.ranks.network import NETWORK_PATH_LOSSY
 from gpudiag.collectives.localise import NODES_AT_LEAST, LocaliseRequest
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.finding import Finding, Outcome
@@ -17,7 +17,7 @@ from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, FaultKind
 from gpudiag.ranks.node_labels import LabelFile, label_nodes
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.rank_run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
 from gpudiag.runs.placement import Placement
 

@@ -19,12 +19,11 @@ from gpudiag.model.finding import (
     Finding,
     Outcome,
     Severity,
-    gpu_in_commands,
-    name_gpu_in,
     worst,
 )
 from gpudiag.model.job import HangReport
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.remedy import gpu_in_commands, name_gpu_in
 from gpudiag.model.report import CollectiveReport, FindingGroup, MachineVerdict, MergedReport, Report
 from gpudiag.model.training import TrainingReport
 from gpudiag.model.untrusted_text import mask_text

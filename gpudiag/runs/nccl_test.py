@@ -25,7 +25,7 @@ from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, parse_fault
 from gpudiag.ranks.launchers import Launcher
 from gpudiag.ranks.node_labels import LabelFile, read_labels
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.rank_run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, ENDLESS, IMPORT, RENDEZVOUS, USUAL, Budgets
 from gpudiag.runs.collective_report import CaseCollector, build_measurement, build_refusal, build_report
 from gpudiag.runs.fork_servers import ForkServers

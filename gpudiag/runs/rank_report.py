@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from gpudiag.checks.builtin import BUILTIN
 from gpudiag.checks.gpu.holders import memory_free
-from gpudiag.checks.platforms import fit_findings, platform_of
 from gpudiag.checks.ranks.rising_counters import find_movements
 from gpudiag.checks.runner import findings_worst_first, run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import HostCounters, Movement
+from gpudiag.model.remedy import platform_of
 from gpudiag.probe.host.counters import read_host_counters
 from gpudiag.runs.placement import Placement
 
@@ -71,7 +71,8 @@ def _judge(context: Context) -> tuple[Finding, ...]:
 
 def fit_to_place(findings: Sequence[Finding], placement: Placement) -> tuple[Finding, ...]:
     """The findings with every remedy as it can be done on the machine where the ranks are placed."""
-    return fit_findings(findings, platform_of(snapshot_of(placement)))
+    platform = platform_of(snapshot_of(placement).machine)
+    return tuple(finding.on(platform) for finding in findings)
 
 
 def snapshot_of(placement: Placement) -> Snapshot:

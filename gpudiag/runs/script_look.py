@@ -13,7 +13,7 @@ from gpudiag.model.job import Frame, Job, ProcessLook
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.gather import read_looks_at, start_looks_at
 from gpudiag.probe.job.py_spy import find_py_spy
-from gpudiag.ranks.run import RankEvent
+from gpudiag.ranks.rank_run import RankEvent
 from gpudiag.training.script_main import read_pid_namespace
 
 _LOOK_SECONDS = 10.0  # two looks, a second apart, at ranks that stand still; then the run ends without it

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from gpudiag.checks.training.run import judge_training
+from gpudiag.checks.training.strategy import judge_training
 from gpudiag.checks.training.verifications import is_verified, list_verifications
 from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import decode, encode
@@ -38,7 +38,7 @@ from gpudiag.ranks.diagnosis.view import ViewListener
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.launchers import Launcher
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.rank_run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
 from gpudiag.reference.training import StrategyFacts, strategy_facts
 from gpudiag.runs.events import TrainingEvents
@@ -48,7 +48,7 @@ from gpudiag.runs.placement import Placement, RanksWanted, place_ranks, why_unme
 from gpudiag.runs.rank_report import fit_to_place
 from gpudiag.training.advise import DEFAULT_PARAMETERS, advise_for_devices
 from gpudiag.training.faults import BADINIT, GRADIENT_FAULTS, NAN, parse_training_fault
-from gpudiag.training.job import TrainingFault, TrainingJob
+from gpudiag.training.training_job import TrainingFault, TrainingJob
 
 _ENTRY = "gpudiag.training.rank_main:run"
 _MIRRORED_ENTRY = "gpudiag.training.mirrored_main:run"

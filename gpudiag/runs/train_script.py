@@ -28,7 +28,7 @@ from gpudiag.model.training import ScriptResult, TrainingReport
 from gpudiag.ranks.agents.launch import TORCH, run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, FaultKind, parse_fault
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.rank_run import RankEvent, RankRun
 from gpudiag.ranks.stages import STAGES, Budgets
 from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.interpreters import absent_modules

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpudiag.compat import UTC
 from gpudiag.errors import UsageError
+from gpudiag.model.nearest import nearest_hint
 from gpudiag.simulate.blueprint import Blueprint
 from gpudiag.simulate.faults.table import apply_faults, parse_faults
 from gpudiag.simulate.machine_file import (
@@ -20,7 +21,6 @@ from gpudiag.simulate.machine_file import (
     read_layers,
     stories,
 )
-from gpudiag.simulate.names import nearest_hint
 from gpudiag.simulate.recorded import read_recorded
 from gpudiag.simulate.render import render_scenario
 from gpudiag.simulate.scenario import Scenario

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get
 
 from gpudiag.errors import UsageError
 from gpudiag.model.device import Device, DeviceId
+from gpudiag.model.nearest import nearest_hint
 from gpudiag.model.reading import MissingReason
 from gpudiag.simulate.blueprint import (
     Blueprint,
@@ -28,7 +29,6 @@ from gpudiag.simulate.blueprint import (
     PciFunction,
     TorchBuild,
 )
-from gpudiag.simulate.names import nearest_hint
 from gpudiag.simulate.scenario import CallFault, SimulatedGpu, SimulatedNvml
 from gpudiag.toml import tomllib
 

@@ -8,7 +8,7 @@ from gpudiag.model.active import metric_of
 from gpudiag.model.device import Snapshot
 from gpudiag.model.documents import loads
 from gpudiag.model.history import Sample
-from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading, value_or
 from gpudiag.model.report import Measures
 from gpudiag.store.aside import StoreAside
 from gpudiag.store.state_folder import DiskThread
@@ -37,7 +37,7 @@ def _active_samples(measures: Measures) -> Iterator[Sample]:
                 _metric(metric_of(copy), on_gpu),
                 copy.bytes_per_second,
                 "B/s",
-                _uuid(copy.device_uuid),
+                value_or(copy.device_uuid, None),
                 on_gpu,
             )
     for product in active.compute:
@@ -46,7 +46,7 @@ def _active_samples(measures: Measures) -> Iterator[Sample]:
                 _metric(metric_of(product), on_gpu),
                 product.flops_per_second,
                 "FLOP/s",
-                _uuid(product.device_uuid),
+                value_or(product.device_uuid, None),
                 on_gpu,
             )
 
@@ -81,10 +81,6 @@ def _disk_samples(measures: Measures) -> Iterator[Sample]:
 
 def _metric(name: str, on_gpu: bool) -> str:
     return name if on_gpu else f"{name}.cpu"
-
-
-def _uuid(uuid: str | Missing) -> str | None:
-    return None if isinstance(uuid, Missing) else uuid
 
 
 class GoodState:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from gpudiag.errors import UsageError
 from gpudiag.ranks.inject import Fault, parse_fault
-from gpudiag.training.job import TrainingFault
+from gpudiag.training.training_job import TrainingFault
 
 NOSYNC = "nosync"  # at one step the gradients are not averaged
 SUMGRAD = "sumgrad"  # they are summed, not averaged

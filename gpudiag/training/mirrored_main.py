@@ -17,7 +17,7 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.training import RankEpochEnd, RankProof, RankSpeed, RankStart, RankStep, TensorFact
 from gpudiag.ranks.rank.context import RankContext
 from gpudiag.ranks.stages import INIT, MEASURE, VERIFY, WARMUP
-from gpudiag.training.job import TrainingJob
+from gpudiag.training.training_job import TrainingJob
 
 # As precision.py derives it for float32; it needs torch, so it cannot be imported here.
 _TOLERANCE = 256 * 2.0**-24

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import torch
 
-from gpudiag.training.job import TrainingJob
+from gpudiag.training.training_job import TrainingJob
 
 # Unit roundoff of float32: half the distance from 1 to the next number.
 _ROUNDOFF = 2.0**-24

@@ -8,12 +8,12 @@ from gpudiag.ranks.rank.context import RankContext
 from gpudiag.ranks.stages import MEASURE, VERIFY, WARMUP
 from gpudiag.reference.training import strategy_facts
 from gpudiag.training.group import TrainingGroup
-from gpudiag.training.job import TrainingJob
 from gpudiag.training.precision import make_deterministic
 from gpudiag.training.proof import SpeedTest, prove
 from gpudiag.training.strategies import start_strategy
 from gpudiag.training.strategies.base import Setup
 from gpudiag.training.trainer import VerifiedTraining
+from gpudiag.training.training_job import TrainingJob
 from gpudiag.training.workloads import Epochs, Samples, build_model, make_data
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gpudiag.training.job import TrainingJob
 from gpudiag.training.precision import Precision
+from gpudiag.training.training_job import TrainingJob
 from gpudiag.training.workloads import MODELS, Samples, build_model
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from gpudiag.training.faults import NAN, NOSET_EPOCH, SAMEDATA, UNEVEN
-from gpudiag.training.job import TrainingJob
+from gpudiag.training.training_job import TrainingJob
 
 # --- models and data
 

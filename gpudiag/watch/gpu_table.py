@@ -105,7 +105,9 @@ def _silent_line(gpu: _Gpu, width: int, now: float) -> tuple[Span, ...]:
         )
         numbers = " ".join(f"{value:.0f}{unit}" for value, unit in parts if not isinstance(value, Missing))
         words += f"; {ago} ago: {numbers}"
-    name = f"{gpu.label:>{_INDEX_WIDTH}} {fill(_text(describe_name(gpu.row.name)), _NAME_WIDTH)} "
+    name = (
+        f"{gpu.label:>{_INDEX_WIDTH}} {fill(value_or(describe_name(gpu.row.name), NO_VALUE), _NAME_WIDTH)} "
+    )
     room = width - len(name) - len(state.text) - 1
     return cut((Span(name, BOLD), Span(fill(words, max(0, room)), DIM), Span(" "), state), width)
 
@@ -159,14 +161,10 @@ def _index(index: Reading[int]) -> str:
     return "?" if isinstance(index, Missing) else str(index)
 
 
-def _text(reading: Reading[str]) -> str:
-    return NO_VALUE if isinstance(reading, Missing) else reading
-
-
 def _name(gpu: _Gpu, _width: int) -> Span:
     if gpu.instance is not None:
-        return Span(_text(describe_instance_name(gpu.instance)), DIM)
-    return Span(_text(describe_name(gpu.row.name)))
+        return Span(value_or(describe_instance_name(gpu.instance), NO_VALUE), DIM)
+    return Span(value_or(describe_name(gpu.row.name), NO_VALUE))
 
 
 def _memory_of(gpu: _Gpu) -> tuple[Reading[int], Reading[int]]:
@@ -262,7 +260,7 @@ def _users(gpu: _Gpu, _width: int) -> Span:
         if instance is None or process.gpu_instance_id == number
     ]
     names = dict.fromkeys(
-        f"{_text(process.user)} {short_command(process.command)}"
+        f"{value_or(process.user, NO_VALUE)} {short_command(process.command)}"
         for process in found
         if not isinstance(process.command, Missing)
     )

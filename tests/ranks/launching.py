@@ -17,7 +17,7 @@ from gpudiag.linux.proc import is_alive
 from gpudiag.model.measure import Incident
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.inject import parse_fault
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.rank_run import RankRun
 from gpudiag.ranks.stages import Budgets
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from gpudiag.model.measure import IncidentKind
 from gpudiag.probe.guard import collect
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import run_ranks
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.rank_run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, Budgets
 from gpudiag.runs.fork_servers import ForkServers
 from tests.ranks.launching import LIMIT_SECONDS, ROOT, Launches, facts

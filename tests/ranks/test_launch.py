@@ -12,7 +12,7 @@ import pytest
 from gpudiag.errors import UsageError
 from gpudiag.model.measure import IncidentKind
 from gpudiag.model.reading import Missing
-from gpudiag.ranks.run import RankEvent
+from gpudiag.ranks.rank_run import RankEvent
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, ENDLESS, STAGES, Budgets
 from tests.ranks.launching import Launches, facts
 from tools.pythons import find_pythons

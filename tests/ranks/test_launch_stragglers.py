@@ -6,7 +6,7 @@ import pytest
 
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.agents.launch import TORCH
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.rank_run import RankRun
 from tests.ranks.launching import Launches, facts
 
 pytestmark = [pytest.mark.ranks, pytest.mark.sliced]

@@ -8,7 +8,7 @@ import pytest
 from gpudiag.model.codec import encode
 from gpudiag.ranks.agents.launch import TORCH
 from gpudiag.ranks.rank.context import RankContext
-from gpudiag.training.job import TrainingJob
+from gpudiag.training.training_job import TrainingJob
 from tests.ranks.launching import Launches
 
 pytestmark = [pytest.mark.ranks, pytest.mark.sliced]

@@ -9,6 +9,7 @@ from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.evidence import DeviceSubject, HostSubject
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.remedy import Step
 from tests.scenarios.situations import Case, look_at_machine
 from tests.scenarios.test_catalogue import CASES, CHECKS, name
 from tests.walking import walk
@@ -18,7 +19,10 @@ GPU = DeviceSubject("GPU-5", "00000000:5d:00.0", 5, "a1")
 UNLISTED = DeviceSubject("GPU-5", "00000000:5d:00.0", ABSENT, "a1")
 # Words in capitals that commands really take.
 _REAL_WORDS = {"DEFAULT", "UP", "CONT", "DEBUG", "INFO", "NVRM", "KEY", "PERFORMANCE", "POWER"}
-_PLACEHOLDER = re.compile(r"<[a-zA-Z_ ]+>|\{[a-zA-Z_.]*\}|\b(?:INDEX|PID|WATTS|PROFILE|ADDRESS|DEVICE)\b")
+_PLACEHOLDER = re.compile(
+    r"<[a-zA-Z_ ]+>|\{[a-zA-Z_.]*\}|\b(?:INDEX|PID|WATTS|PROFILE|ADDRESS|DEVICE)\b"
+    rf"|\[(?:{'|'.join(Step)})\b"
+)
 _CAPITALS = re.compile(r"(?<![\w/.=-])[A-Z][A-Z_]*(?![\w=])")
 _OF_A_GPU = re.compile(r"nvidia-smi (?:mig )?-i (\S+)")
 # What nvidia-smi knows (nvidia-smi(1)).

@@ -11,7 +11,7 @@ from gpudiag.checks.benchmarks.kinds import (
     TOOL_WARNED,
     WRONG_DATA,
 )
-from gpudiag.checks.benchmarks.network import judge_latency, judge_messages, judge_point_to_point
+from gpudiag.checks.benchmarks.point_to_point import judge_latency, judge_messages, judge_point_to_point
 from gpudiag.model.benchmark import JudgedTable, MeasuredTable, Metric, TestResult
 from gpudiag.model.evidence import Evidence, FileSubject
 from gpudiag.model.finding import Finding, Outcome, worst, worst_first

@@ -15,6 +15,7 @@ _BASIS = Basis(
     ),
     look_also=_ALSO,
 )
+_speed_kind = partial(_kind, outcome=Outcome.WARN, basis=_BASIS)
 _FACTS = Basis(
     reads="The text of the output: its header, its rows, its closing lines.",
     limit="None: what the program itself printed.",
@@ -41,7 +42,7 @@ WRONG_DATA = FindingKind(
         look_also=("collective.corrupted", "gpu.peer_access_broken", "docs/judge.md"),
     ),
 )
-FAR_TOO_SLOW = _kind(
+FAR_TOO_SLOW = _speed_kind(
     code="measured.far_too_slow",
     outcome=Outcome.FAIL,
     meaning=(
@@ -52,7 +53,6 @@ FAR_TOO_SLOW = _kind(
         "Run it again with no NCCL_ variable set (`env | grep NCCL_`). If it is slow again, keep the machine"
         " out of jobs, and run `nvidia-smi nvlink -s` and `gpudiag preflight --level standard` on it."
     ),
-    basis=_BASIS,
 )
 TOOL_FAILED = _kind(
     code="measured.tool_failed",
@@ -64,32 +64,26 @@ TOOL_FAILED = _kind(
     ),
     basis=_FACTS,
 )
-SLOW = _kind(
+SLOW = _speed_kind(
     code="measured.slow",
-    outcome=Outcome.WARN,
     meaning="A speed is below that of comparable machines.",
     remedy="Run it again with nothing else on the machines; then see the usual causes in docs/judge.md.",
-    basis=_BASIS,
 )
-SLOW_PART = _kind(
+SLOW_PART = _speed_kind(
     code="measured.slow_part",
-    outcome=Outcome.WARN,
     meaning="One GPU, or one pair of GPUs, is slower than the others of the same table.",
     remedy=(
         "Compare the links of these GPUs: `nvidia-smi nvlink -s`,"
         " `nvidia-smi -q`; then run `gpudiag bandwidth`."
     ),
-    basis=_BASIS,
 )
-KNOWN_SETTING = _kind(
+KNOWN_SETTING = _speed_kind(
     code="measured.known_setting",
-    outcome=Outcome.WARN,
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
     meaning="The speed is the one that a setting is known to give: no part is slow.",
     remedy="Take the setting away, and run the benchmark again.",
-    basis=_BASIS,
 )
 TOOL_WARNED = _kind(
     code="measured.tool_warned",
@@ -101,14 +95,13 @@ TOOL_WARNED = _kind(
     remedy="Change the setting, and run it again.",
     basis=_FACTS,
 )
-RIGHT = _kind(
+RIGHT = _speed_kind(
     code="measured.right",
     outcome=Outcome.PASS,
     severity=Severity.NONE,
     category=Category.NONE,
     meaning="A speed is that of comparable machines.",
     remedy="No action is needed.",
-    basis=_BASIS,
 )
 _not_judged = partial(
     FindingKind,

@@ -53,8 +53,9 @@ BOARD_INCOMPLETE = FindingKind(
         " on the PCI bus or in the driver's list."
     ),
     remedy=(
-        "Look for the one that is missing: `lspci -d 10de:` and the BMC's event log"
-        " (`ipmitool sel list`). Power-cycle the machine; if it does not come back, reseat or replace"
+        "[hardware] Look for the one that is missing: `lspci -d 10de:` and the BMC's event log"
+        " (`ipmitool sel list`). [power cycle: Power-cycle the machine];"
+        " if it does not come back, reseat or replace"
         " it. If fewer are right here: `--expect-gpus`."
     ),
     basis=Basis(

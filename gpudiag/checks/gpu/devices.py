@@ -55,7 +55,8 @@ NOT_STARTED = _kind(
         " a PCI region that is invalid), and the driver does not list it."
     ),
     remedy=(
-        "Power-cycle the machine; if it fails again, reseat or replace the GPU. Where the line names a PCI"
+        "[hardware] [power cycle: Power-cycle the machine]; if it fails again, reseat or replace the GPU."
+        " Where the line names a PCI"
         " region (BAR), look at the firmware's settings (Above 4G Decoding, MMIO size) and `pci=realloc`."
     ),
 )
@@ -69,7 +70,7 @@ START_FAILED = _kind(
     ),
     remedy=(
         "Read `dmesg -T | grep -e NVRM -e nvidia` around that line;"
-        " if it comes back, power-cycle the machine."
+        " if it comes back, [power cycle: power-cycle the machine]."
     ),
 )
 # These report that the driver does not list the GPU; the log shows why.
@@ -174,14 +175,16 @@ _GPU_RECOVERY_NEEDED_BASIS = Basis(
     " action is FAIL, even one that gpudiag does not know.",
     look_also=("nvidia-smi -q | grep -A1 'GPU Recovery Action'", "xid 154", "xid.hardware"),
 )
-GPU_LOST = FindingKind(
+_gpu_kind = partial(FindingKind, outcome=Outcome.FAIL, severity=Severity.ISOLATE, owner=Owner.HOST)
+GPU_LOST = _gpu_kind(
     code="gpu.lost",
-    outcome=Outcome.FAIL,
-    severity=Severity.ISOLATE,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
     meaning="The GPU no longer answers on the bus (NVML return code 15, GPU is lost).",
-    remedy="Drain the machine and power-cycle it; if the GPU is lost again, have it replaced.",
+    remedy=(
+        "[hardware] [power cycle: Drain the machine and power-cycle it];"
+        " if the GPU is lost again, have it replaced."
+    ),
     basis=Basis(
         reads="Every NVML call on the GPU; return code 15 (GPU is lost) or 28 (GPU not found)"
         " from any of them.",
@@ -219,15 +222,12 @@ GPU_RECOVERY_ADVISED = FindingKind(
     remedy="Let running jobs end, then do what the driver asks for.",
     basis=_GPU_RECOVERY_NEEDED_BASIS,
 )
-GPU_HUNG = FindingKind(
+GPU_HUNG = _gpu_kind(
     code="gpu.hung",
-    outcome=Outcome.FAIL,
-    severity=Severity.ISOLATE,
     category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning="The GPU was not read within the deadline: a call into the driver hangs, or each call is slow.",
     remedy=(
-        "Try `gpudiag list --deadline 30`; if it hangs there too, look at"
+        "[host] Try `gpudiag list --deadline 30`; if it hangs there too, look at"
         " `dmesg`, drain the machine and reboot it."
     ),
     basis=Basis(
@@ -237,12 +237,11 @@ GPU_HUNG = FindingKind(
         look_also=("xid 119", "xid 62", "cat /proc/PID/stack of a process in state D", "host.blocked_task"),
     ),
 )
-GPU_NOT_READ = FindingKind(
+GPU_NOT_READ = _gpu_kind(
     code="gpu.not_read",
     outcome=Outcome.ERROR,
     severity=Severity.UNKNOWN,
     category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning=(
         "The driver lists the GPU and gives no readings for it, for a reason other than a loss or a hang."
     ),
@@ -253,19 +252,18 @@ GPU_NOT_READ = FindingKind(
         look_also=("nvidia-smi -q -i INDEX", "dmesg -T | grep -i nvrm"),
     ),
 )
-GPU_ATTACHING = FindingKind(
+GPU_ATTACHING = _gpu_kind(
     code="gpu.attaching",
     outcome=Outcome.ERROR,
     severity=Severity.UNKNOWN,
     category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning=(
         "The driver was still attaching the GPU when time ran out: nothing is known about it"
         " yet. Without persistence mode it does so for the first program that asks, one GPU"
         " after the other, 1 to 5 seconds each."
     ),
     remedy=(
-        "Ask again, and give it time: `gpudiag list --deadline 60`. Run nvidia-persistenced,"
+        "[driver] Ask again, and give it time: `gpudiag list --deadline 60`. Run nvidia-persistenced,"
         " and it happens only once per boot."
     ),
     basis=Basis(
@@ -279,14 +277,15 @@ GPU_ATTACHING = FindingKind(
         ),
     ),
 )
-GPU_MISSING = FindingKind(
+GPU_MISSING = _gpu_kind(
     code="gpu.missing",
-    outcome=Outcome.FAIL,
-    severity=Severity.ISOLATE,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
     meaning="The PCI bus shows a GPU that the driver does not list.",
-    remedy="Look for its bus id in `dmesg` (Xid 79, RmInitAdapter failed); power-cycle the machine.",
+    remedy=(
+        "Look for its bus id in `dmesg` (Xid 79, RmInitAdapter failed); [power cycle:"
+        " power-cycle the machine]."
+    ),
     basis=Basis(
         reads=(
             "NVIDIA devices of class 0300 and 0302 in /sys/bus/pci, their drivers and physical functions,"
@@ -302,12 +301,9 @@ GPU_MISSING = FindingKind(
         look_also=("lspci -nnk -d 10de:", "xid 79", "xid 143", "gpu.lost"),
     ),
 )
-GPU_COUNT = FindingKind(
+GPU_COUNT = _gpu_kind(
     code="gpu.count",
-    outcome=Outcome.FAIL,
-    severity=Severity.ISOLATE,
     category=Category.HW_OTHER,
-    owner=Owner.HOST,
     meaning="The number of GPUs differs from what the machine has, the job was given or the user expects.",
     remedy="Compare with `lspci -d 10de:` and with what the scheduler or the container was given.",
     basis=Basis(
@@ -320,8 +316,8 @@ GPU_COUNT = FindingKind(
 )
 
 _RESET_FIRST = (
-    "Drain the GPU, end what holds it, and reset it: `nvidia-smi -i INDEX -r`;"
-    " reboot the machine where that is refused."
+    "Drain the GPU, end what holds it, and [reset: reset it: `nvidia-smi -i INDEX -r`;"
+    " reboot the machine where that is refused]."
 )
 _UNKNOWN_ACTION = (
     "Drain the GPU; `nvidia-smi -i INDEX -q` has NVIDIA's word for it (GPU Recovery"
@@ -515,7 +511,7 @@ def _not_in_nvml(context: Context, listed: tuple[Device, ...]) -> tuple[Finding,
         message = f"the driver lists none of the {_gpus(len(on_bus))} on the PCI bus{not_started}"
         evidence = Evidence("gpu_count", 0, unit="GPUs", limit=len(on_bus), source="NVML; limit: PCI bus")
         facts = _facts(failed) if failed else ()
-        remedy = NOT_STARTED.remedy if failed else ""
+        remedy = NOT_STARTED.written_remedy if failed else ""
         return (GPU_COUNT.finding(HostSubject(snapshot.host), message, evidence, *facts, remedy=remedy),)
     known_ids = [device.id.bus_id for device in listed]
     known = set(known_ids)

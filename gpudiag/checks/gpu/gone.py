@@ -22,7 +22,8 @@ GPU_GONE = FindingKind(
     "If it was taken out on purpose, accept that once: "
     "`gpudiag list --json --output now.json; gpudiag preflight --expect now.json`.",
     remedy=(
-        "Look for its bus id in `dmesg` and power-cycle the machine; if it does not come back, reseat or"
+        "[hardware] Look for its bus id in `dmesg` and [power cycle: power-cycle the machine];"
+        " if it does not come back, reseat or"
         " replace it. Taken out on purpose: `gpudiag explain gpu.gone`."
     ),
     basis=Basis(

@@ -274,7 +274,9 @@ def _finding(
         Evidence("pid", process.pid, source="NVML") for process in computing_on(device, own)[:_MOST_PIDS]
     ]
     seen = [process for process in computing_on(device, own) if process.visible]
-    remedy = f"Look at it: `ps -o user,etime,args -p {seen[0].pid}`. {kind.remedy}" if seen else kind.remedy
+    remedy = kind.written_remedy
+    if seen:
+        remedy = f"Look at it: `ps -o user,etime,args -p {seen[0].pid}`. {remedy}"
     if not who and is_coherent(device):
         remedy = _PAGE_CACHE
     owner = Owner.JOB if seen and _are_own_users(snapshot, seen) else None

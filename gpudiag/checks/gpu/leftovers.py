@@ -33,7 +33,7 @@ MEMORY_LEFTOVER = _kind(
     meaning="Memory of the GPU is in use, and no process on this machine accounts for it.",
     remedy=(
         "Find the process that holds the device (`fuser -v /dev/nvidia*` as root) and end"
-        " it; if there is none, reset the GPU."
+        " it; if there is none, [reset: reset the GPU]."
     ),
     basis=Basis(
         reads="Used memory of each GPU (without the driver's reserve), and the processes that NVML lists.",
@@ -50,7 +50,7 @@ PROCESS_DEAD = _kind(
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
     meaning="A process that holds this GPU is dead or stuck in the kernel, and does not release it.",
-    remedy="End its parent if it is a zombie; a process stuck in the kernel (state D) needs a reboot.",
+    remedy="[host] End its parent if it is a zombie; a process stuck in the kernel (state D) needs a reboot.",
     basis=_PROCESS_DEAD_BASIS,
 )
 PROCESS_GONE = _kind(
@@ -59,8 +59,8 @@ PROCESS_GONE = _kind(
     severity=Severity.TRIAGE,
     meaning="The driver lists a process on this GPU that does not exist on this machine.",
     remedy=(
-        "Check again in a minute; if it is still there, reset the GPU while no process"
-        " uses it (`nvidia-smi -i INDEX -r`)."
+        "Check again in a minute; if it is still there, [reset: reset the GPU while no process"
+        " uses it (`nvidia-smi -i INDEX -r`)]."
     ),
     basis=_PROCESS_DEAD_BASIS,
 )
@@ -191,7 +191,10 @@ def _judge_processes(context: Context, device: Device) -> Iterator[Finding]:
                 "state", "D", limit=limits.DEAD_PROCESS_SECONDS, source=f"/proc/{process.pid}/stat"
             )
             pid = Evidence("pid", process.pid, source="NVML")
-            remedy = f"`cat /proc/{process.pid}/stack` as root shows where; drain the machine and reboot it."
+            remedy = (
+                f"[host] `cat /proc/{process.pid}/stack` as root shows where;"
+                f" drain the machine and reboot it."
+            )
             yield PROCESS_DEAD.finding(
                 subject, f"{who} is stuck in the kernel (state D)", evidence, pid, remedy=remedy
             )

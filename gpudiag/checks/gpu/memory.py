@@ -43,7 +43,8 @@ MEMORY_TOO_SMALL = FindingKind(
     owner=Owner.HARDWARE,
     meaning="The GPU has less memory than GPUs of the same board in this machine, or than its model has.",
     remedy=(
-        "Drain the GPU and power-cycle the machine; if the memory does not come back, have the GPU replaced."
+        "[hardware] [power cycle: Drain the GPU and power-cycle the machine];"
+        " if the memory does not come back, have the GPU replaced."
     ),
     basis=Basis(
         reads="NVML's total memory of the GPU, against GPUs of the same product, board"
@@ -145,7 +146,7 @@ ECC_DISABLED = _kind(
     severity=Severity.CONFIG,
     owner=Owner.HOST,
     meaning="ECC is off on a data-center GPU: flipped bits in its memory corrupt results silently.",
-    remedy="Turn it on as root with `nvidia-smi -i INDEX -e 1`, then reset the GPU or reboot.",
+    remedy="Turn it on as root with `nvidia-smi -i INDEX -e 1`, then [reset: reset the GPU or reboot].",
     basis=_ECC_MODE_BASIS,
 )
 ECC_MODE_PENDING = _kind(
@@ -154,7 +155,7 @@ ECC_MODE_PENDING = _kind(
     severity=Severity.RESET,
     owner=Owner.HOST,
     meaning="Someone changed the ECC mode, and the change waits for a reset of the GPU.",
-    remedy="Reset the GPU (`nvidia-smi -i INDEX -r` while no process uses it) or reboot.",
+    remedy="[reset: Reset the GPU (`nvidia-smi -i INDEX -r` while no process uses it) or reboot].",
     basis=_ECC_MODE_BASIS,
 )
 ECC_UNCORRECTED_VOLATILE = _kind(
@@ -163,7 +164,8 @@ ECC_UNCORRECTED_VOLATILE = _kind(
     severity=Severity.RESET,
     meaning="Since the driver was loaded, memory of this GPU lost data that ECC could not restore.",
     remedy=(
-        "Drain the GPU and reset it (`nvidia-smi -i INDEX -r`), so that bad rows are remapped;"
+        "[hardware] Drain the GPU and [reset: reset it (`nvidia-smi -i INDEX -r`)], so that bad rows are"
+        " remapped;"
         " if it happens again, have it replaced."
     ),
     basis=_ECC_UNCORRECTED_BASIS,
@@ -173,7 +175,10 @@ ECC_UNCORRECTED_AGGREGATE = _kind(
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="In its life this GPU has had memory errors that ECC could not correct.",
-    remedy="Watch whether the count grows (`gpudiag history`); a growing count is a case for replacement.",
+    remedy=(
+        "[hardware] Watch whether the count grows (`gpudiag history`);"
+        " a growing count is a case for replacement."
+    ),
     basis=_ECC_UNCORRECTED_BASIS,
 )
 ECC_UNCORRECTED_RISING = _kind(
@@ -185,7 +190,7 @@ ECC_UNCORRECTED_RISING = _kind(
         " nothing shows that the GPU was reset since."
     ),
     remedy=(
-        "Drain the GPU and reset it (`nvidia-smi -i INDEX -r`); if the count"
+        "[hardware] Drain the GPU and [reset: reset it (`nvidia-smi -i INDEX -r`)]; if the count"
         " grows again, have the GPU replaced."
     ),
     basis=_ECC_UNCORRECTED_BASIS,
@@ -195,7 +200,7 @@ ECC_SRAM_THRESHOLD = _kind(
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
     meaning="The driver itself reports that the GPU's SRAM has had more errors than it may: replace it.",
-    remedy="Take the GPU out of service and have it replaced; keep this report for the case.",
+    remedy="[hardware] Take the GPU out of service and have it replaced; keep this report for the case.",
     stated=True,
     basis=_ECC_SRAM_BASIS,
 )
@@ -206,7 +211,7 @@ ECC_SRAM_UNCORRECTED = _kind(
     meaning=(
         "More uncorrectable errors in the GPU's SRAM than it may have in its life. SRAM cannot be remapped."
     ),
-    remedy="Take the GPU out of service and have it replaced; keep this report for the case.",
+    remedy="[hardware] Take the GPU out of service and have it replaced; keep this report for the case.",
     basis=_ECC_SRAM_BASIS,
 )
 ECC_CORRECTED_RATE = _kind(

@@ -25,8 +25,11 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, value_or
 
 _kind = partial(FindingKind, category=Category.HW_MEMORY, owner=Owner.HARDWARE)
-_REPLACE = "Take the GPU out of service and have it replaced; keep this report for the case."
-_RESET = "Reset the GPU before the next job (`nvidia-smi -i INDEX -r` while no process uses it), or reboot."
+_REPLACE = "[hardware] Take the GPU out of service and have it replaced; keep this report for the case."
+_RESET = (
+    "Before the next job, [reset: reset the GPU (`nvidia-smi -i INDEX -r` while no process uses it), or"
+    " reboot]."
+)
 
 _fail = partial(_kind, outcome=Outcome.FAIL, severity=Severity.ISOLATE, remedy=_REPLACE)
 _warn = partial(_kind, outcome=Outcome.WARN)
@@ -73,14 +76,14 @@ ROW_REMAP_SPARES_LOW = _warn(
     code="memory.row_remap_spares_low",
     severity=Severity.MONITOR,
     meaning="A bank of the GPU's memory has few spare rows left.",
-    remedy="Plan the replacement of this GPU; until then watch `gpudiag history`.",
+    remedy="[hardware] Plan the replacement of this GPU; until then watch `gpudiag history`.",
     basis=_MEMORY_ROW_REMAP_BASIS,
 )
 ROW_REMAP_COUNT = _warn(
     code="memory.row_remap_count",
     severity=Severity.MONITOR,
     meaning="The GPU has replaced nearly as many rows for uncorrectable errors as it has spare ones.",
-    remedy="Plan the replacement of this GPU.",
+    remedy="[hardware] Plan the replacement of this GPU.",
     basis=_MEMORY_ROW_REMAP_BASIS,
 )
 PAGE_RETIREMENT_FULL = _fail(
@@ -100,7 +103,7 @@ PAGE_RETIREMENT_PENDING = _warn(
     code="memory.page_retirement_pending",
     severity=Severity.RESET,
     meaning="A bad memory page will be retired; it stays in use until the driver is reloaded.",
-    remedy="Reboot, or reload the driver with nobody on its GPUs, before the next job.",
+    remedy="[host] Reboot, or reload the driver with nobody on its GPUs, before the next job.",
     basis=_MEMORY_PAGE_RETIREMENT_BASIS,
 )
 MEMORY_UNREPAIRABLE = _fail(

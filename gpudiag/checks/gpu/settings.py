@@ -70,15 +70,17 @@ MIG_PENDING = _mode_kind(
     outcome=Outcome.WARN,
     severity=Severity.RESET,
     meaning="Someone turned MIG on or off, and the change waits for a reset of the GPU.",
-    remedy="Reset the GPU (`nvidia-smi -i INDEX -r` while no process uses it) or reboot.",
+    remedy="[reset: Reset the GPU (`nvidia-smi -i INDEX -r` while no process uses it) or reboot].",
     basis=_MODE_MIG_BASIS,
 )
 MIG_EMPTY = _mode_kind(
     code="mode.mig_without_instances",
     outcome=Outcome.WARN,
     meaning="MIG is on and the GPU has no instance: no program can use any part of it.",
-    remedy="Create instances (`nvidia-smi mig -i INDEX -lgip` lists the possible ones), or turn MIG off "
-    "(`nvidia-smi -i INDEX -mig 0`).",
+    remedy=(
+        "[host] Create instances (`nvidia-smi mig -i INDEX -lgip` lists the possible ones), or turn MIG off"
+        " (`nvidia-smi -i INDEX -mig 0`)."
+    ),
     basis=_MODE_MIG_BASIS,
 )
 LOOKS_STUCK = _mode_kind(
@@ -251,7 +253,7 @@ POWER_LIMIT_LOWERED = _power_kind(
     category=Category.HW_POWER,
     meaning="The GPU's power limit is below its default: it will be slower than others of its kind.",
     remedy=(
-        "Set it back as root with `nvidia-smi -i INDEX -pl` and the default,"
+        "[host] Set it back as root with `nvidia-smi -i INDEX -pl` and the default,"
         " or ask the provider why it is lowered."
     ),
     basis=_POWER_LIMIT_BASIS,
@@ -260,13 +262,13 @@ POWER_LIMIT_DIFFERS = _power_kind(
     code="power.limit_differs",
     category=Category.HW_POWER,
     meaning="Identical GPUs of this machine have different power limits: the lowest slows all of them down.",
-    remedy="Set it to the limit of the others as root with `nvidia-smi -i INDEX -pl`.",
+    remedy="[host] Set it to the limit of the others as root with `nvidia-smi -i INDEX -pl`.",
     basis=_POWER_LIMIT_BASIS,
 )
 CLOCKS_LOWERED = _power_kind(
     code="clocks.application_lowered",
     meaning="The application clocks are set below the GPU's default.",
-    remedy="Reset them as root with `nvidia-smi -i INDEX -rac` (and `-rgc` for locked clocks).",
+    remedy="[host] Reset them as root with `nvidia-smi -i INDEX -rac` (and `-rgc` for locked clocks).",
     basis=_CLOCKS_APPLICATION_BASIS,
 )
 CLOCKS_DIFFER = _power_kind(
@@ -274,7 +276,7 @@ CLOCKS_DIFFER = _power_kind(
     meaning=(
         "Identical GPUs of this machine have different application clocks: the lowest slows all of them down."
     ),
-    remedy="Reset them as root with `nvidia-smi -i INDEX -rac` (and `-rgc` for locked clocks).",
+    remedy="[host] Reset them as root with `nvidia-smi -i INDEX -rac` (and `-rgc` for locked clocks).",
     basis=_CLOCKS_APPLICATION_BASIS,
 )
 IDLE_DRAW = _power_kind(
@@ -283,7 +285,7 @@ IDLE_DRAW = _power_kind(
     category=Category.HW_POWER,
     meaning="An idle GPU draws far more power than the idle GPUs beside it.",
     remedy=(
-        "No process is on it: reset it (`nvidia-smi -i INDEX -r`);"
+        "No process is on it: [reset: reset it (`nvidia-smi -i INDEX -r`)];"
         " if that does not help, watch it under load."
     ),
     basis=replace(
@@ -355,14 +357,16 @@ def _judge_limit(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
             "power_limit_enforced_watts", limit, "W", default, "NVML; limit: the device's default"
         )
         remedy = (
-            f"Set it back as root with `nvidia-smi -i INDEX -pl {default:.0f}`, or ask"
+            f"[host] Set it back as root with `nvidia-smi -i INDEX -pl {default:.0f}`, or ask"
             " the provider why it is lowered."
         )
         yield POWER_LIMIT_LOWERED.finding(subject, message, evidence, *peers, remedy=remedy)
     elif isinstance(usual, float) and limit < limits.POWER_LIMIT_RATIO * usual:
         message = f"{name_device(device)}: power limit {limit:.0f} W, most others have {usual:.0f} W"
         evidence = Evidence("power_limit_enforced_watts", limit, "W", usual, "NVML; limit: peers")
-        remedy = f"Set it to the limit of the others as root with `nvidia-smi -i INDEX -pl {usual:.0f}`."
+        remedy = (
+            f"[host] Set it to the limit of the others as root with `nvidia-smi -i INDEX -pl {usual:.0f}`."
+        )
         yield POWER_LIMIT_DIFFERS.finding(subject, message, evidence, remedy=remedy)
     else:
         yield from _judge_split(

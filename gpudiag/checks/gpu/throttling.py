@@ -40,7 +40,8 @@ from gpudiag.reference.vocabulary import FAULT_LIMITS, HARMLESS_REASONS
 # --- heat
 
 _REMEDY = (
-    "Look at fans, airflow, dust and paste (or the liquid loop) of this slot; compare with its neighbours."
+    "[hardware] Look at fans, airflow, dust and paste (or the liquid loop) of this slot;"
+    " compare with its neighbours."
 )
 _heat_kind = partial(FindingKind, category=Category.HW_THERMAL, owner=Owner.HARDWARE, remedy=_REMEDY)
 _TEMPERATURE_GPU_BASIS = Basis(
@@ -235,13 +236,15 @@ def _judge_peers(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
 
 _CAPTURES = "nvidia-smi -q of A100, H100, B200 and T4"
 _COOLING = (
-    "Look at fans, airflow, dust and paste (or the liquid loop) of this slot; compare with its neighbours."
+    "[hardware] Look at fans, airflow, dust and paste (or the liquid loop) of this slot;"
+    " compare with its neighbours."
 )
-_POWER = "Look at the power supplies, their cables and the rack's power cap."
+_POWER = "[hardware] Look at the power supplies, their cables and the rack's power cap."
 # A GB10 that negotiated too little power with its adapter stays at a few hundred MHz until both are without
 # power (hoesing/spark-gpu-throttle-check, and public reports on DGX Spark and GX10, read in November 2026).
 _SUPPLY_OF_A_DESKTOP = (
-    "Shut the machine down, unplug its power adapter from the wall for a minute, and plug it in again:"
+    "[hardware] Shut the machine down, unplug its power adapter from the wall for a minute, and plug it in"
+    " again:"
     " it then asks the adapter for full power again. Use the adapter that came with the machine, without a"
     " hub or another cable; if it stays slow, have it replaced."
 )
@@ -280,7 +283,7 @@ HARDWARE_SLOWDOWN = _warn(
     code="clocks.hardware_slowdown",
     category=Category.HW_POWER,
     meaning="The GPU's own protection has cut its clocks, and heat is not the reason it gives.",
-    remedy="Check the GPU's power cable and connector, then the power supplies.",
+    remedy="[hardware] Check the GPU's power cable and connector, then the power supplies.",
     basis=_CLOCKS_HARDWARE_SLOWDOWN_BASIS,
 )
 SOFTWARE_THERMAL = _warn(
@@ -324,8 +327,8 @@ STUCK_LOW = _kind(
     category=Category.PERF_VIOLATION,
     meaning="The GPU works at a fraction of its clock, for minutes, and names no reason for it.",
     remedy=(
-        "Check its power first: supply or adapter, cables, power brake"
-        " (`nvidia-smi -q -d PERFORMANCE,POWER`). Then drain the machine and power-cycle it;"
+        "[hardware] Check its power first: supply or adapter, cables, power brake"
+        " (`nvidia-smi -q -d PERFORMANCE,POWER`). Then [power cycle: drain the machine and power-cycle it];"
         " if the GPU stays slow, have it replaced."
     ),
     basis=replace(

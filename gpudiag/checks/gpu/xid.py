@@ -8,6 +8,7 @@ be asked; not if neither a reset nor a reboot repairs the damage.
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from gpudiag.checks.gpu.availability import granted
 from gpudiag.checks.gpu.xid_faults import (
@@ -52,7 +53,7 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.kernel_log import KernelEvent, is_same_event
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.vocabulary import name_action
-from gpudiag.reference.xid import XidKind, action_text, escalated, nvlink5_advice
+from gpudiag.reference.xid import XidKind, escalated, nvlink5_advice, written_action
 
 # A job's fault matters while its owner may still look; a GPU's, for a week after it was
 # settled. gpudiag's our choice: the anchors have 3 days (gpud) to 7 days (NVSentinel).
@@ -74,6 +75,9 @@ _XID_HARDWARE_BASIS = Basis(
     limit="NVIDIA's Xid catalog; the driver's own recovery action takes precedence",
     look_also=("xid 79", "dmesg -T | grep NVRM", "gpu.recovery_needed", "nvidia-bug-report.sh"),
 )
+_hardware_kind = partial(
+    FindingKind, category=Category.SW_XID, owner=Owner.HARDWARE, basis=_XID_HARDWARE_BASIS
+)
 _XID_APPLICATION_BASIS = Basis(
     reads=(
         "The kernel log of the last 24 hours, in bursts that end after 3 minutes of silence."
@@ -82,78 +86,63 @@ _XID_APPLICATION_BASIS = Basis(
     limit="NVIDIA's Xid catalog; the driver's own recovery action takes precedence",
     look_also=("xid 13", "xid 31", "dmesg -T | grep NVRM", "compute-sanitizer PROGRAM"),
 )
+_application_kind = partial(FindingKind, category=Category.SW_XID, basis=_XID_APPLICATION_BASIS)
 _XID_UNKNOWN_BASIS = Basis(
     reads="The kernel log of the last 7 days of this boot. In the service NVML's Xid events too.",
     limit="NVIDIA's Xid catalog; the driver's own recovery action takes precedence",
     look_also=("dmesg -T | grep NVRM", "nvidia-smi -q"),
 )
-XID_HARDWARE = FindingKind(
+XID_HARDWARE = _hardware_kind(
     code="xid.hardware",
     outcome=Outcome.FAIL,
     severity=Severity.RESET,
-    category=Category.SW_XID,
-    owner=Owner.HARDWARE,
     meaning="The driver reported a fault of the GPU, and nothing shows that it was settled since.",
     remedy="Drain the GPU and do what the Xid asks for; `gpudiag explain xid N` has the details.",
     stated=True,
-    basis=_XID_HARDWARE_BASIS,
 )
-XID_REPEATED = FindingKind(
+XID_REPEATED = _hardware_kind(
     code="xid.repeated",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    category=Category.SW_XID,
-    owner=Owner.HARDWARE,
     meaning="The same GPU has the same fault again: the last remedy did not help.",
-    remedy="Take the next step: reset, power cycle, replacement.",
+    remedy="[hardware] Take the next step: reset, power cycle, replacement.",
     stated=True,
-    basis=_XID_HARDWARE_BASIS,
 )
-XID_SETTLED = FindingKind(
+XID_SETTLED = _hardware_kind(
     code="xid.settled",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    category=Category.SW_XID,
-    owner=Owner.HARDWARE,
     meaning=(
         "The GPU had a fault within the last week and has recovered: the driver asks for nothing now,"
         " or the GPU was restarted since and works."
     ),
     remedy="No action now; if it comes back, have the GPU examined.",
-    basis=_XID_HARDWARE_BASIS,
 )
-XID_WEAR = FindingKind(
+XID_WEAR = _hardware_kind(
     code="xid.wear",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    category=Category.SW_XID,
-    owner=Owner.HARDWARE,
     meaning=(
         "The GPU had an error that it contained or corrected, or the driver asks"
         " for a step that leaves it usable."
     ),
-    remedy="Watch it; reset the GPU when it is next free.",
-    basis=_XID_HARDWARE_BASIS,
+    remedy="Watch it; [reset: reset the GPU] when it is next free.",
 )
-XID_APPLICATION = FindingKind(
+XID_APPLICATION = _application_kind(
     code="xid.application",
     outcome=Outcome.WARN,
     severity=Severity.NONE,
-    category=Category.SW_XID,
     owner=Owner.JOB,
     meaning="A job caused an error on the GPU within the last day; the GPU is fine.",
     remedy="Look for the fault in the job's own code.",
-    basis=_XID_APPLICATION_BASIS,
 )
-XID_DRIVER = FindingKind(
+XID_DRIVER = _application_kind(
     code="xid.driver",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    category=Category.SW_XID,
     owner=Owner.SOFTWARE,
     meaning="The driver or its firmware had an error within the last day.",
     remedy="Update the driver; if it comes back, report it with `nvidia-bug-report.sh`.",
-    basis=_XID_APPLICATION_BASIS,
 )
 XID_UNKNOWN = FindingKind(
     code="xid.unknown",
@@ -175,20 +164,18 @@ XID_OTHER_GPU = FindingKind(
     remedy="Notify the machine's owner; this job's GPUs are not affected.",
     basis=_XID_UNKNOWN_BASIS,
 )
-XID_NOTE = FindingKind(
+XID_NOTE = _application_kind(
     code="xid.note",
     outcome=Outcome.PASS,
     severity=Severity.NONE,
-    category=Category.SW_XID,
     owner=Owner.JOB,
     meaning="The driver reported something within the last day that is not a fault.",
     remedy="No action is needed.",
-    basis=_XID_APPLICATION_BASIS,
 )
 
 # The catalogue's own words for it begin "If it comes back"; here it did.
 REPLACE = (
-    "Send `nvidia-bug-report.sh` and the serial number to the vendor's support,"
+    "[hardware] Send `nvidia-bug-report.sh` and the serial number to the vendor's support,"
     " and have the GPU examined or replaced."
 )
 # What no software can recover.
@@ -410,9 +397,9 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
         return "No reset is needed: watch the link."
     if kind is XID_REPEATED:
         next_step = "contact_support" if entry.lasting else escalated(entry.immediate)
-        step = REPLACE if next_step == "contact_support" else action_text(next_step)
+        step = REPLACE if next_step == "contact_support" else written_action(next_step)
         return f"{_describe_again(fault)} {step}"
-    advice = action_text(entry.immediate)
+    advice = written_action(entry.immediate)
     if kind is not XID_HARDWARE or not _is_reset_unseen(fault):
         return advice
     # Linked GPUs are reset together, and their switches with them.
@@ -431,7 +418,7 @@ def _is_reset_unseen(fault: GpuFault) -> bool:
 def _describe_place(bad: BadPlace) -> str:
     return (
         f"{bad.jobs} jobs met it at {bad.place} and nowhere else: it is the GPU,"
-        " not the jobs. Drain the GPU and reset it; test it with `dcgmi diag -r 3`;"
+        " not the jobs. [hardware] Drain the GPU and [reset: reset it]; test it with `dcgmi diag -r 3`;"
         " if it comes back there, have it replaced."
     )
 

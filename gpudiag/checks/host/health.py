@@ -112,7 +112,10 @@ MEMORY_UNCORRECTED = _kind(
     category=Category.HW_MEMORY,
     owner=Owner.HARDWARE,
     meaning="The host's memory lost data that ECC could not restore, since the machine was started.",
-    remedy="Drain the machine; find the module (`edac-util -v`, `ras-mc-ctl --errors`) and replace it.",
+    remedy=(
+        "[hardware] Drain the machine; find the module (`edac-util -v`, `ras-mc-ctl --errors`) and replace"
+        " it."
+    ),
     stated=True,
     basis=Basis(
         reads="ue_count of every memory controller in /sys/devices/system/edac.",

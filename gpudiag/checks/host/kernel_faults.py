@@ -27,6 +27,7 @@ _KERNEL_SOFT_LOCKUP_BASIS = Basis(
         "process.dead",
     ),
 )
+_kind = partial(_warn, owner=Owner.HOST, basis=_KERNEL_SOFT_LOCKUP_BASIS)
 _KERNEL_MACHINE_CHECK_BASIS = Basis(
     reads="kernel_log",
     limit="no such line within 24 hours (our choice), in a log that was read back to its start",
@@ -50,38 +51,34 @@ MEMORY_KILL = _warn(
         look_also=("dmesg -T | grep -i 'out of memory'", "host.out_of_memory_kill", "host.memory_limit_low"),
     ),
 )
-SOFT_LOCKUP = _warn(
+SOFT_LOCKUP = _kind(
     code="kernel.soft_lockup",
-    owner=Owner.HOST,
     meaning="Within the last day a processor was stuck in the kernel for many seconds.",
-    remedy="Read the trace below that line in `dmesg -T`; drain the machine and reboot it.",
-    basis=_KERNEL_SOFT_LOCKUP_BASIS,
+    remedy="[host] Read the trace below that line in `dmesg -T`; drain the machine and reboot it.",
 )
-HARD_LOCKUP = _warn(
+HARD_LOCKUP = _kind(
     code="kernel.hard_lockup",
-    owner=Owner.HOST,
     meaning="Within the last day a processor was stuck in the kernel with its interrupts off.",
-    remedy="Drain the machine and reboot it; if it comes back, look at firmware and the BMC's event log.",
-    basis=_KERNEL_SOFT_LOCKUP_BASIS,
+    remedy=(
+        "[hardware] Drain the machine and reboot it; if it comes back, look at firmware and the BMC's event"
+        " log."
+    ),
 )
-RCU_STALL = _warn(
+RCU_STALL = _kind(
     code="kernel.rcu_stall",
-    owner=Owner.HOST,
     meaning="Within the last day a processor did not run work that the kernel had deferred (an RCU stall).",
     remedy=(
-        "Read the trace below that line in `dmesg -T`; if it happens again, drain the machine and reboot it."
+        "[host] Read the trace below that line in `dmesg -T`; if it happens again, drain the machine and"
+        " reboot it."
     ),
-    basis=_KERNEL_SOFT_LOCKUP_BASIS,
 )
-BLOCKED_TASK = _warn(
+BLOCKED_TASK = _kind(
     code="kernel.blocked_task",
-    owner=Owner.HOST,
     meaning=(
         "Within the last day a process waited in the kernel for minutes:"
         " for a disk, a file server or a driver."
     ),
     remedy="Read the trace below that line in `dmesg -T`: it names what is waited for.",
-    basis=_KERNEL_SOFT_LOCKUP_BASIS,
 )
 MACHINE_CHECK = _warn(
     code="kernel.machine_check",
@@ -90,7 +87,9 @@ MACHINE_CHECK = _warn(
         "Within the last day the processor, its memory or the firmware reported a"
         " hardware fault that was not corrected."
     ),
-    remedy="Read `ras-mc-ctl --summary` or the BMC's event log, and replace the part that it names.",
+    remedy=(
+        "[hardware] Read `ras-mc-ctl --summary` or the BMC's event log, and replace the part that it names."
+    ),
     basis=_KERNEL_MACHINE_CHECK_BASIS,
 )
 PCIE_ERROR = _warn(
@@ -208,7 +207,7 @@ def _finding(snapshot: Snapshot, events: list[KernelEvent]) -> Finding:
     if not isinstance(last.at, Missing):
         facts.append(Evidence("at", last.at.isoformat(timespec="seconds"), source="kernel log"))
     message = f"{_what(last)}, {times} within a day"
-    remedy = kind.remedy.replace("ADDRESS", short_bus_id(last.bus_id)) if last.bus_id else ""
+    remedy = kind.written_remedy.replace("ADDRESS", short_bus_id(last.bus_id)) if last.bus_id else ""
     subject = _subject(snapshot, last)
     return kind.finding(subject, message, *facts, remedy=remedy)
 

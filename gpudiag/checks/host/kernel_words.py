@@ -33,7 +33,7 @@ def _kind(words: KernelWords) -> FindingKind:
         category=Category.HW_PCIE if "pcie" in words.id else Category.SW_OTHER,
         owner=Owner(words.owner),
         meaning=f"Within the last day {words.title}. {words.cause}",
-        remedy=words.remedy,
+        remedy=words.written_remedy,
         basis=Basis(
             reads=f"kernel_log: {words.source}",
             limit=f"no such line within {WINDOW.total_seconds() / 3600:.0f} hours (our choice)",
@@ -114,7 +114,7 @@ def _finding(snapshot: Snapshot, code: str, events: list[KernelEvent], device: D
     if count > 1 and not isinstance(last.last_at, Missing):
         facts.append(Evidence("last_at", last.last_at.isoformat(timespec="seconds"), source="kernel log"))
     address = next((short_bus_id(event.bus_id) for event in events if event.bus_id), None)
-    remedy = kind.remedy.replace("ADDRESS", address) if address else ""
+    remedy = kind.written_remedy.replace("ADDRESS", address) if address else ""
     return kind.finding(subject, message, *facts, remedy=remedy)
 
 

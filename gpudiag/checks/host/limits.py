@@ -35,6 +35,7 @@ _HOST_PROCESS_LIMITS_BASIS = Basis(
     ),
     look_also=("ulimit -a", "network.rdma_error"),
 )
+_limit_kind = partial(_kind, outcome=Outcome.WARN, basis=_HOST_PROCESS_LIMITS_BASIS)
 _HOST_CGROUP_BASIS = Basis(
     reads="cpu.max, memory.max and pids.max of the control group and of all above it; the processors that"
     " affinity allows.",
@@ -64,19 +65,16 @@ SHM_SMALL = _kind(
     remedy=_SHM,
     basis=_HOST_SHARED_MEMORY_BASIS,
 )
-LOCKED_MEMORY_LOW = _kind(
+LOCKED_MEMORY_LOW = _limit_kind(
     code="host.locked_memory_limit",
-    outcome=Outcome.WARN,
     meaning="Locked memory is limited; RDMA registers its buffers as locked memory, and fails at the limit.",
     remedy=(
         "Raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf, or"
         " `docker run --ulimit memlock=-1`."
     ),
-    basis=_HOST_PROCESS_LIMITS_BASIS,
 )
-OPEN_FILES_LOW = _kind(
+OPEN_FILES_LOW = _limit_kind(
     code="host.open_files_limit",
-    outcome=Outcome.WARN,
     meaning=(
         "A process may open only a few files; sockets to peers and shared tensors of workers use them up."
     ),
@@ -84,16 +82,13 @@ OPEN_FILES_LOW = _kind(
         "Raise it: `ulimit -n 1048576`, nofile in /etc/security/limits.conf, or"
         " `docker run --ulimit nofile=1048576`."
     ),
-    basis=_HOST_PROCESS_LIMITS_BASIS,
 )
-PROCESSES_LOW = _kind(
+PROCESSES_LOW = _limit_kind(
     code="host.processes_limit",
-    outcome=Outcome.WARN,
     meaning=(
         "Only a few processes and threads may run; ranks, NCCL and DataLoader workers start hundreds of them."
     ),
     remedy="Raise it: `ulimit -u`, pids.max of the cgroup, or `docker run --pids-limit=-1`.",
-    basis=_HOST_PROCESS_LIMITS_BASIS,
 )
 PROCESSORS_FEW = _kind(
     code="host.processors_few",

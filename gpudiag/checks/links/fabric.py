@@ -18,7 +18,10 @@ from gpudiag.model.reading import Missing, Reading
 
 # --- the fabric's own word
 
-_MANAGER = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must match the driver's."
+_MANAGER = (
+    "[driver] Look at `systemctl status nvidia-fabricmanager` and its log;"
+    " its version must match the driver's."
+)
 _BASIS = Basis(
     reads="nvmlDeviceGetGpuFabricInfo: state, status, health and faults; NVSwitches on the PCI bus.",
     limit="the driver's own words: completed, success, healthy",
@@ -28,11 +31,18 @@ _BASIS = Basis(
         "cuda.system_not_ready",
     ),
 )
-_kind = partial(FindingKind, category=Category.HW_NVSWITCH, owner=Owner.HOST, remedy=_MANAGER, basis=_BASIS)
+_kind = partial(
+    FindingKind,
+    outcome=Outcome.WARN,
+    severity=Severity.CONFIG,
+    category=Category.HW_NVSWITCH,
+    owner=Owner.HOST,
+    remedy=_MANAGER,
+    basis=_BASIS,
+)
 NOT_READY = _kind(
     code="fabric.not_ready",
     outcome=Outcome.FAIL,
-    severity=Severity.CONFIG,
     meaning=(
         "The driver reports that the GPU is not registered with the NVLink"
         " fabric: CUDA will refuse to start (802)."
@@ -46,14 +56,13 @@ UNHEALTHY = _kind(
     owner=Owner.HARDWARE,
     meaning="The driver reports that the GPU's connection to the NVLink fabric is unhealthy.",
     remedy=(
-        "Drain the machine and reset all of its GPUs; if it comes back, have the"
+        "Drain the machine and [reset: reset all of its GPUs]; if it comes back, have the"
         " switch tray and the GPU examined."
     ),
     stated=True,
 )
 LIMITED = _kind(
     code="fabric.limited",
-    outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     owner=Owner.HARDWARE,
     meaning="The driver reports that the GPU's connection to the NVLink fabric works at reduced capacity.",
@@ -61,8 +70,6 @@ LIMITED = _kind(
 )
 CLIQUE_DIFFERS = _kind(
     code="fabric.clique_differs",
-    outcome=Outcome.WARN,
-    severity=Severity.CONFIG,
     meaning=(
         "GPUs of one machine are in different NVLink domains: NVLink does not reach from one to the other."
     ),
@@ -71,8 +78,6 @@ CLIQUE_DIFFERS = _kind(
 
 NO_DOMAIN = _kind(
     code="fabric.no_domain",
-    outcome=Outcome.WARN,
-    severity=Severity.CONFIG,
     meaning=(
         "A GPU of a rack (NVL72) is registered with the NVLink fabric, and its cluster UUID or clique is"
         " zero: it is in no NVLink domain, and NVLink does not reach the other trays."
@@ -193,15 +198,7 @@ _MANAGER_BASIS = Basis(
         "fabric.not_ready",
     ),
 )
-_manager_kind = partial(
-    FindingKind,
-    outcome=Outcome.WARN,
-    severity=Severity.CONFIG,
-    category=Category.HW_NVSWITCH,
-    owner=Owner.HOST,
-    remedy=_MANAGER,
-    basis=_MANAGER_BASIS,
-)
+_manager_kind = partial(_kind, basis=_MANAGER_BASIS)
 MANAGER_NOT_RUNNING = _manager_kind(
     code="fabric.manager_not_running",
     meaning="The machine has NVSwitches, and the fabric manager that sets them up is not running.",
@@ -209,7 +206,9 @@ MANAGER_NOT_RUNNING = _manager_kind(
 MANAGER_VERSION_DIFFERS = _manager_kind(
     code="fabric.manager_version_differs",
     meaning="The fabric manager's version differs from the driver's; it works with the same version only.",
-    remedy="Install the fabric manager with the driver's version, then restart nvidia-fabricmanager.",
+    remedy=(
+        "[driver] Install the fabric manager with the driver's version, then restart nvidia-fabricmanager."
+    ),
 )
 
 

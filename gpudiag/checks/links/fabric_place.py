@@ -13,14 +13,18 @@ _RACKS = ("GB200", "GB300")
 _NVLINK5 = ("B200", "B300")
 _NVLINK5_MODULES = ("mlx5_ib", "ib_umad")
 
-_ON_HOST = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must match the driver's."
+_ON_HOST = (
+    "[driver] Look at `systemctl status nvidia-fabricmanager` and its log;"
+    " its version must match the driver's."
+)
 _ON_TRAYS = (
-    "The fabric manager runs on the rack's NVLink switch trays, not here: ask the rack's controller (NMX)"
+    "[driver] The fabric manager runs on the rack's NVLink switch trays, not here:"
+    " ask the rack's controller (NMX)"
     " whether this tray is in a partition. For jobs on several trays look at the IMEX domain too:"
-    " `nvidia-imex-ctl -N`. Then reset the GPUs."
+    " `nvidia-imex-ctl -N`. Then [reset: reset the GPUs]."
 )
 _OUTSIDE = (
-    "The fabric manager runs outside, on the host of this {}: its"
+    "[driver] The fabric manager runs outside, on the host of this {}: its"
     " administrator or the provider must look at it."
 )
 

@@ -19,7 +19,10 @@ from gpudiag.model.reading import Missing, Reading
 
 _T = TypeVar("_T")
 # DEVICE is the card that the finding is about.
-_CABLE = "Look at cable, optic and switch port (`ibstat`, `mlxlink -d DEVICE`); clean or replace the optic."
+_CABLE = (
+    "[hardware] Look at cable, optic and switch port (`ibstat`, `mlxlink -d DEVICE`);"
+    " clean or replace the optic."
+)
 _kind = partial(
     FindingKind,
     outcome=Outcome.WARN,
@@ -84,7 +87,7 @@ NO_PEER_MEMORY = _kind(
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
     meaning="The network cards cannot reach GPU memory directly: every message is copied through the host.",
-    remedy="Load nvidia_peermem: `sudo modprobe nvidia-peermem`.",
+    remedy="[driver] Load nvidia_peermem: `sudo modprobe nvidia-peermem`.",
     basis=Basis(
         reads="/proc/modules, the kernel's release and the flavor of the NVIDIA driver.",
         limit="nvidia_peermem, or the open kernel driver on Linux 5.12 or later (dma-buf)",
@@ -241,7 +244,7 @@ def _judge_port(
         physical = Evidence("phys_state", str(port.physical_state), source=f"{source}/phys_state")
         evidence = Evidence("state", port.state, limit="ACTIVE", source=f"{source}/state")
         kind = PORT_DISABLED if disabled else PORT_DOWN
-        remedy = _on(kind.remedy, port)
+        remedy = _on(kind.written_remedy, port)
         yield _PortFault(kind.finding(subject, f"{name} {state}", evidence, physical, remedy=remedy), state)
         return
     rate = port.rate_gbit_per_second
@@ -249,7 +252,7 @@ def _judge_port(
     if not isinstance(rate, Missing) and not isinstance(usual, Missing) and rate < usual:
         state = f"runs at {rate:g} Gbit/s; most ports of its kind here at {usual:g}"
         evidence = Evidence("rate", rate, "Gbit/s", usual, f"{source}/rate; limit: peers")
-        remedy = _on(PORT_SLOW.remedy, port)
+        remedy = _on(PORT_SLOW.written_remedy, port)
         yield _PortFault(PORT_SLOW.finding(subject, f"{name} {state}", evidence, remedy=remedy), state)
 
 
@@ -290,7 +293,7 @@ def _judge_counters(
                 _subject(snapshot, now),
                 message,
                 Evidence(name, rise, "events", allowed, source),
-                remedy=_on(kind.remedy, now),
+                remedy=_on(kind.written_remedy, now),
             )
 
 

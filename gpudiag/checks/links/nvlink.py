@@ -58,7 +58,8 @@ LINK_DOWN = _kind(
     severity=Severity.ISOLATE,
     meaning="NVLinks that this GPU's model has, or that are up on the identical GPUs beside it, are down.",
     remedy=(
-        "Reset all GPUs of the machine together; if the link stays down, have the GPU or its board replaced."
+        "[hardware] [reset: Reset all GPUs of the machine together];"
+        " if the link stays down, have the GPU or its board replaced."
     ),
 )
 SHARED_LINKS_DOWN = _kind(
@@ -69,8 +70,9 @@ SHARED_LINKS_DOWN = _kind(
         "Every GPU of the machine has NVLinks down: what they share is at fault, a switch or the baseboard."
     ),
     remedy=(
-        "Look for SXids in the kernel log and at the fabric manager's log (in a rack, at the"
-        " switch trays); reset all GPUs of the machine together; if the links stay down, have"
+        "[hardware] [driver] Look for SXids in the kernel log and at the fabric manager's log (in a rack, at"
+        " the"
+        " switch trays); [reset: reset all GPUs of the machine together]; if the links stay down, have"
         " the switch or the baseboard replaced."
     ),
 )
@@ -80,7 +82,8 @@ ALL_LINKS_DOWN = _kind(
     owner=Owner.HOST,
     meaning="GPUs that are joined by NVLink have no link up: the fabric is not set up.",
     remedy=(
-        "Start the fabric manager (`systemctl status nvidia-fabricmanager`), whose version must match the"
+        "[driver] Start the fabric manager (`systemctl status nvidia-fabricmanager`), whose version must"
+        " match the"
         " driver's; in a rack it runs on the switch trays, in a virtual machine on the host."
     ),
 )
@@ -267,7 +270,8 @@ RATE_LOWER = FindingKind(
         " beside it: collectives wait for them."
     ),
     remedy=(
-        "Reset all GPUs of the machine together; if the rate stays lower, have the GPU or its board replaced."
+        "[hardware] [reset: Reset all GPUs of the machine together];"
+        " if the rate stays lower, have the GPU or its board replaced."
     ),
     basis=Basis(
         reads="The common speed of a GPU's NVLinks, NVML field NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON.",
@@ -309,21 +313,30 @@ CRC_ERRORS = _error_kind(
     outcome=Outcome.WARN,
     severity=Severity.ISOLATE,
     meaning="An NVLink has transmission errors at a rate that slows it down.",
-    remedy="Reset all GPUs of the machine together; if it comes back, have the GPU or its board replaced.",
+    remedy=(
+        "[hardware] [reset: Reset all GPUs of the machine together];"
+        " if it comes back, have the GPU or its board replaced."
+    ),
 )
 LINK_ERRORS = _error_kind(
     code="nvlink.errors",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="An NVLink repeated packets or recovered since the earlier reading.",
-    remedy="Watch it; if it happens again, reset all GPUs of the machine, and look for Xid 74 or 144 to 150.",
+    remedy=(
+        "Watch it; if it happens again, [reset: reset all GPUs of the machine], and look for Xid 74 or 144"
+        " to 150."
+    ),
 )
 RECOVERY_FAILED = _error_kind(
     code="nvlink.recovery_failed",
     outcome=Outcome.FAIL,
     severity=Severity.RESET,
     meaning="The driver reports that an NVLink could not be recovered after errors.",
-    remedy="Drain the machine and reset all of its GPUs together; if it comes back, have the GPU replaced.",
+    remedy=(
+        "[hardware] Drain the machine and [reset: reset all of its GPUs together];"
+        " if it comes back, have the GPU replaced."
+    ),
     stated=True,
 )
 BIT_ERRORS = _error_kind(

@@ -38,7 +38,10 @@ from gpudiag.model.reading import NOT_ASKED, Missing, Reading, value_or
 # --- width and generation
 
 _CAPTURES = "nvidia-smi -q of A100, H100, B200 and T4"
-_RESEAT = "Reseat the card or its riser and cable, and look at the slot's bifurcation in the firmware set-up."
+_RESEAT = (
+    "[hardware] Reseat the card or its riser and cable, and look at the slot's bifurcation in the firmware"
+    " set-up."
+)
 _kind = partial(FindingKind, category=Category.HW_PCIE, owner=Owner.HARDWARE, remedy=_RESEAT)
 _PCIE_WIDTH_BASIS = Basis(
     reads=(
@@ -309,13 +312,19 @@ _error_kind = partial(
     FindingKind,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
-    remedy="Reseat the card or its riser and cable; if it happens again, have the slot or the GPU replaced.",
+    remedy=(
+        "[hardware] Reseat the card or its riser and cable; if it happens again, have the slot or the GPU"
+        " replaced."
+    ),
 )
 _PCIE_FATAL_ERROR_SINCE_BOOT_BASIS = Basis(
     reads="/sys/bus/pci/devices/*/aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal; without AER,"
     " NVML fields 173, 179 and 180.",
     limit=f"0 fatal, 0 nonfatal, {limits.CORRECTED_PCIE_ERRORS_PER_MINUTE:.0f} corrected a minute (DCGM)",
     look_also=("dmesg -T | grep -i aer", "pcie.fatal_error", "xid 79"),
+)
+_counted_kind = partial(
+    _error_kind, outcome=Outcome.WARN, severity=Severity.MONITOR, basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS
 )
 FATAL = _error_kind(
     code="pcie.fatal_error",
@@ -330,38 +339,26 @@ FATAL = _error_kind(
         look_also=("dmesg -T | grep -i aer", "xid 79"),
     ),
 )
-FATAL_SINCE_BOOT = _error_kind(
+FATAL_SINCE_BOOT = _counted_kind(
     code="pcie.fatal_error_since_boot",
-    outcome=Outcome.WARN,
-    severity=Severity.MONITOR,
     meaning="The PCIe link of the GPU has had a fatal error at some time since the machine was started.",
-    basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
 )
-NONFATAL = _error_kind(
+NONFATAL = _counted_kind(
     code="pcie.nonfatal_errors",
-    outcome=Outcome.WARN,
-    severity=Severity.MONITOR,
     meaning=(
         "The PCIe link of the GPU has lost packets that could not be corrected since the earlier reading."
     ),
-    basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
 )
-NONFATAL_SINCE_BOOT = _error_kind(
+NONFATAL_SINCE_BOOT = _counted_kind(
     code="pcie.nonfatal_errors_since_boot",
-    outcome=Outcome.WARN,
-    severity=Severity.MONITOR,
     meaning=(
         "The PCIe link of the GPU has lost packets that could not be corrected since the machine was started."
     ),
-    remedy="Watch whether the count grows (`gpudiag history`); if it does, reseat the card.",
-    basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
+    remedy="[hardware] Watch whether the count grows (`gpudiag history`); if it does, reseat the card.",
 )
-CORRECTED_RATE = _error_kind(
+CORRECTED_RATE = _counted_kind(
     code="pcie.corrected_rate",
-    outcome=Outcome.WARN,
-    severity=Severity.MONITOR,
     meaning="The PCIe link of the GPU corrects many errors.",
-    basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
 )
 
 

@@ -48,7 +48,7 @@ IOMMU_TRANSLATES = _redirection_kind(
         "The IOMMU translates the GPUs' reads and writes, which slows or stops traffic between them:"
         " NCCL may hang in its first collective (NVIDIA/nccl issue 1999). NCCL_P2P_DISABLE=1 avoids it."
     ),
-    remedy="On bare metal add `iommu=pt` to the kernel's command line and reboot.",
+    remedy="[host] On bare metal add `iommu=pt` to the kernel's command line and reboot.",
     basis=Basis(
         reads="The type of the IOMMU groups that GPUs are in, /sys/kernel/iommu_groups/*/type.",
         limit="pass-through (identity) on bare metal with several GPUs (NCCL's guide)",
@@ -134,7 +134,7 @@ PEER_ACCESS_DISABLED = _kind(
     code="gpu.peer_access_disabled",
     category=Category.SW_CONFIG,
     meaning="A driver setting forbids that GPUs read each other's memory.",
-    remedy="Look for NVreg_ options in /etc/modprobe.d, remove them, and reload the driver.",
+    remedy="[driver] Look for NVreg_ options in /etc/modprobe.d, remove them, and reload the driver.",
 )
 
 

@@ -88,7 +88,10 @@ NIC_LINK_SLOWER = _kind(
     meaning=(
         "The PCIe link of a network card has fewer lanes or a lower generation than those of equal cards."
     ),
-    remedy="Reseat the card, its riser and cable; look at the slot's bifurcation in the firmware set-up.",
+    remedy=(
+        "[hardware] Reseat the card, its riser and cable; look at the slot's bifurcation in the firmware"
+        " set-up."
+    ),
     owner=Owner.HARDWARE,
     basis=_LINK_BASIS,
 )

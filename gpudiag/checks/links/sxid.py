@@ -6,6 +6,7 @@ GPU works and has its links: history, not a FAIL. NVML has no word on a switch i
 
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 
 from gpudiag.checks.gpu.xid import SETTLED_WINDOW, UNASKED_WINDOW
 from gpudiag.checks.gpu.xid_faults import how_to_report_reset, split_bursts
@@ -31,59 +32,44 @@ _BASIS = Basis(
     ),
     look_also=("xid 74", "journalctl -u nvidia-fabricmanager", "/var/log/fabricmanager.log"),
 )
-SXID_FATAL = FindingKind(
+_sxid_kind = partial(
+    FindingKind, outcome=Outcome.WARN, category=Category.HW_NVSWITCH, owner=Owner.HARDWARE, basis=_BASIS
+)
+SXID_FATAL = _sxid_kind(
     code="sxid.fatal",
     outcome=Outcome.FAIL,
     severity=Severity.RESET,
-    category=Category.HW_NVSWITCH,
-    owner=Owner.HARDWARE,
     meaning="An NVSwitch reported an error that stops the fabric, or that a GPU also saw as an NVLink error.",
-    remedy="Drain the machine; reset all GPUs and NVSwitches together, or restart it.",
+    remedy="Drain the machine; [reset: reset all GPUs and NVSwitches together, or restart it].",
     stated=True,
-    basis=_BASIS,
 )
-SXID_SETTLED = FindingKind(
+SXID_SETTLED = _sxid_kind(
     code="sxid.settled",
-    outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    category=Category.HW_NVSWITCH,
-    owner=Owner.HARDWARE,
     meaning=(
         "An NVSwitch reported an error that stops the fabric within the last week;"
         " since then every GPU works and has its NVLinks."
     ),
     remedy="No action now; if it comes back, have the switch examined.",
-    basis=_BASIS,
 )
-SXID_ERROR = FindingKind(
+SXID_ERROR = _sxid_kind(
     code="sxid.error",
-    outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    category=Category.HW_NVSWITCH,
-    owner=Owner.HARDWARE,
     meaning="An NVSwitch reported an error, and no GPU reports a fault of its NVLinks.",
-    remedy="Look at the fabric manager's log.",
-    basis=_BASIS,
+    remedy="[driver] Look at the fabric manager's log.",
 )
-SXID_UNKNOWN = FindingKind(
+SXID_UNKNOWN = _sxid_kind(
     code="sxid.unknown",
-    outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
-    category=Category.HW_NVSWITCH,
-    owner=Owner.HARDWARE,
     meaning="An NVSwitch reported an SXid that gpudiag's catalogue does not have.",
     remedy="Look it up in the Fabric Manager User Guide, appendix D, and update gpudiag.",
-    basis=_BASIS,
 )
-SXID_NOTE = FindingKind(
+SXID_NOTE = _sxid_kind(
     code="sxid.note",
     outcome=Outcome.PASS,
     severity=Severity.NONE,
-    category=Category.HW_NVSWITCH,
-    owner=Owner.HARDWARE,
     meaning="An NVSwitch corrected an error, or reported an event that is no error.",
     remedy="No action is needed.",
-    basis=_BASIS,
 )
 
 # A GPU's own word that an NVLink failed: Xid 74 up to NVLink 4, 144 to 150 and 155 from NVLink 5 on.
@@ -159,9 +145,9 @@ def _finding(snapshot: Snapshot, event: KernelEvent, seen_by_gpu: bool) -> Findi
         facts.append(Evidence("nvlink_error_on_a_gpu", True, source="kernel log"))
     if event.restarted_by is not None:
         facts.append(Evidence("restarted_by", event.restarted_by, source="kernel log"))
-    remedy = entry.remedy if entry and kind is not SXID_SETTLED else ""
+    remedy = entry.written_remedy if entry and kind is not SXID_SETTLED else ""
     if kind is SXID_FATAL and _works(snapshot):
-        remedy = f"{remedy or SXID_FATAL.remedy} {how_to_report_reset(event, None)}"
+        remedy = f"{remedy or SXID_FATAL.written_remedy} {how_to_report_reset(event, None)}"
     return kind.finding(
         LinkSubject((switch, f"link {event.link}" if event.link is not None else "all links"), snapshot.host),
         f"{where}{address}: SXid {code}: {meaning}",

@@ -62,7 +62,7 @@ DISK_DATA_DIFFERS = _kind(
     code="host.disk_data_differs",
     meaning="A file that was written and read back holds other data, and nothing reported an error.",
     remedy=(
-        "Keep checkpoints off that file system; look for its errors with"
+        "[hardware] Keep checkpoints off that file system; look for its errors with"
         " `dmesg -T`, and have the disk replaced."
     ),
 )
@@ -71,7 +71,7 @@ DISK_IO_ERROR = _kind(
     stated=True,
     meaning="The system reported an error of the device when a file was written there or read back.",
     remedy=(
-        "Keep checkpoints off that file system; look for its errors with"
+        "[hardware] Keep checkpoints off that file system; look for its errors with"
         " `dmesg -T`, and have the disk replaced."
     ),
 )

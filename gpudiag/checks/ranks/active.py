@@ -41,7 +41,7 @@ COPY_CORRUPTED = _kind(
     category=Category.HW_MEMORY,
     meaning="A copy holds different data from its source, and nothing reported an error.",
     remedy=(
-        "Keep this GPU out of jobs; look for ECC and PCIe errors"
+        "[hardware] Keep this GPU out of jobs; look for ECC and PCIe errors"
         " (`gpudiag list --wide`), then have it replaced."
     ),
     basis=Basis(

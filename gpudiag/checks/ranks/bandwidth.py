@@ -65,7 +65,9 @@ MEMORY_SLOW = _kind(
     code="bandwidth.memory_slow",
     category=Category.HW_MEMORY,
     meaning="The GPU's memory is slower than its clock and bus allow, than its peers, or than before.",
-    remedy="Look for throttling and ECC errors (`gpudiag list --wide`); compare after a reset of the GPU.",
+    remedy=(
+        "[host] Look for throttling and ECC errors (`gpudiag list --wide`); compare after a reset of the GPU."
+    ),
     basis=Basis(
         reads="active.bandwidth, memory_clock_max_mhz, memory_bus_width_bits",
         limit=(
@@ -85,7 +87,8 @@ HOST_SLOW = _kind(
     category=Category.HW_PCIE,
     meaning="Copies between the host and this GPU are slower than its PCIe link, its peers, or its history.",
     remedy=(
-        "Look at the link's width and generation (`gpudiag list --wide`), at the riser, and at NUMA binding."
+        "[hardware] Look at the link's width and generation (`gpudiag list --wide`), at the riser, and at"
+        " NUMA binding."
     ),
     basis=Basis(
         reads="active.bandwidth, active.telemetry",

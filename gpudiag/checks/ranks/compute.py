@@ -98,13 +98,17 @@ MATMUL_SLOW = _kind(
 NOT_REPEATABLE = _kind(
     code="compute.not_repeatable",
     meaning="The same computation gave different results on one device: it sometimes computes wrongly.",
-    remedy="Keep this device out of jobs; have it tested with the vendor's diagnostics and replaced.",
+    remedy=(
+        "[hardware] Keep this device out of jobs; have it tested with the vendor's diagnostics and replaced."
+    ),
     basis=_COMPUTE_DETERMINISM_BASIS,
 )
 MINORITY = _kind(
     code="compute.minority",
     meaning="From the same input, the device computes a different result from most identical ones here.",
-    remedy="Keep this device out of jobs; have it tested with the vendor's diagnostics and replaced.",
+    remedy=(
+        "[hardware] Keep this device out of jobs; have it tested with the vendor's diagnostics and replaced."
+    ),
     basis=_COMPUTE_DETERMINISM_BASIS,
 )
 NO_MAJORITY = _kind(
@@ -120,7 +124,9 @@ SLOWS_DOWN = _kind(
     severity=Severity.TRIAGE,
     category=Category.HW_THERMAL,
     meaning="Under a sustained load the GPU got slower from its first to its last minute.",
-    remedy="Look at its temperature and clocks in the report; check airflow, fans, paste and power.",
+    remedy=(
+        "[hardware] Look at its temperature and clocks in the report; check airflow, fans, paste and power."
+    ),
     basis=Basis(
         reads="active.sustained, active.telemetry",
         limit=f"{_SLOWER_SHARE:.0%} from the first to the last minute (our choice)",
@@ -138,7 +144,7 @@ HEATS_UP = _kind(
         " the temperature that slows it down."
     ),
     remedy=(
-        "Check airflow, fans, paste and the coolant's flow; compare with the other"
+        "[hardware] Check airflow, fans, paste and the coolant's flow; compare with the other"
         " GPUs: `gpudiag list --wide --watch 1`."
     ),
     basis=Basis(
@@ -156,7 +162,7 @@ PATTERN_MISMATCH = _kind(
     meaning=(
         "Memory returned a different bit pattern from the one written to it, and nothing reported an error."
     ),
-    remedy="Keep this device out of jobs; have its memory, or the GPU, replaced.",
+    remedy="[hardware] Keep this device out of jobs; have its memory, or the GPU, replaced.",
     basis=Basis(
         reads="Eight patterns written to most of the free memory and read back, in two"
         " passes; the first wrong word, and every bit that flipped.",

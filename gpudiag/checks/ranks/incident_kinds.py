@@ -1,5 +1,7 @@
 """What an incident of ranks is reported as: the kinds of findings, and what each rests on."""
 
+from functools import partial
+
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
 
@@ -12,6 +14,9 @@ _RANK_DIED_BASIS = Basis(
     ),
     look_also=("rank.killed", "host.out_of_memory_kill", "dmesg -T | tail -50", "py-spy dump --pid PID"),
 )
+_kind = partial(
+    FindingKind, outcome=Outcome.FAIL, category=Category.SW_OTHER, owner=Owner.JOB, basis=_RANK_DIED_BASIS
+)
 _RANK_PAUSED_BASIS = Basis(
     reads=(
         "/proc of each rank and the position that it reported, ten times a"
@@ -23,45 +28,33 @@ _RANK_PAUSED_BASIS = Basis(
     ),
     look_also=("rank.late", "rank.stopped", "collective.stalled", "dmesg -T | tail -50"),
 )
-RANK_DIED = FindingKind(
+RANK_DIED = _kind(
     code="rank.died",
-    outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    category=Category.SW_OTHER,
-    owner=Owner.JOB,
     meaning="A rank's process ended by a signal, or with an exit status and no Python exception.",
     remedy="Read `dmesg -T | tail -50` on that host for the OOM killer, Xid lines and segmentation faults.",
-    basis=_RANK_DIED_BASIS,
 )
-RANK_STOPPED = FindingKind(
+RANK_STOPPED = _kind(
     code="rank.stopped",
-    outcome=Outcome.FAIL,
     severity=Severity.TRIAGE,
-    category=Category.SW_OTHER,
-    owner=Owner.JOB,
     meaning="A rank's process is stopped: a signal (SIGSTOP, SIGTSTP) or a debugger holds it.",
     remedy=(
         "Find who stopped it (a scheduler that suspends jobs, a debugger), then"
         " continue it: `kill -CONT` and its pid."
     ),
-    basis=_RANK_DIED_BASIS,
 )
-RANK_RAISED = FindingKind(
+RANK_RAISED = _kind(
     code="rank.raised",
-    outcome=Outcome.FAIL,
     severity=Severity.TRIAGE,
     category=Category.SW_LIBRARY,
     owner=Owner.SOFTWARE,
     meaning="A rank ended with a Python exception that no other rank caused.",
     remedy="Read the exception; for CUDA and NCCL errors, run `gpudiag list --sources all` on that host.",
-    basis=_RANK_DIED_BASIS,
 )
-RANK_OUT_OF_GPU_MEMORY = FindingKind(
+RANK_OUT_OF_GPU_MEMORY = _kind(
     code="rank.out_of_gpu_memory",
     outcome=Outcome.ERROR,
     severity=Severity.CONFIG,
-    category=Category.SW_OTHER,
-    owner=Owner.JOB,
     meaning=(
         "A rank found too little free memory on its GPU, so it was not tested"
         " there; the GPU need not be at fault."
@@ -70,7 +63,6 @@ RANK_OUT_OF_GPU_MEMORY = FindingKind(
         "Find who holds the GPU's memory (`gpudiag list`); wait for that"
         " process, or ask for less (--max-bytes)."
     ),
-    basis=_RANK_DIED_BASIS,
 )
 RANK_SHORTAGE = FindingKind(
     code="rank.shortage",
@@ -95,15 +87,11 @@ RANK_SHORTAGE = FindingKind(
         look_also=("ulimit -a", "gpudiag doctor", "rank.died", "rank.raised"),
     ),
 )
-RANK_SILENT = FindingKind(
+RANK_SILENT = _kind(
     code="rank.silent",
-    outcome=Outcome.FAIL,
     severity=Severity.TRIAGE,
-    category=Category.SW_OTHER,
-    owner=Owner.JOB,
     meaning="The other ranks wait in a collective, or in a later stage, that this rank never reached.",
     remedy="Look at that host: load, memory, a file system that hangs, a process in state D.",
-    basis=_RANK_DIED_BASIS,
 )
 RANK_ENDED_EARLY = FindingKind(
     code="rank.ended_early",
@@ -162,18 +150,16 @@ COLLECTIVE_INTERRUPTED = FindingKind(
     remedy="Look for an outage at that time: `dmesg -T`, `ip -s link`, the switch's log.",
     basis=_RANK_PAUSED_BASIS,
 )
-RANK_NOT_STARTED = FindingKind(
+RANK_NOT_STARTED = _kind(
     code="rank.not_started",
     outcome=Outcome.ERROR,
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
-    owner=Owner.JOB,
     meaning="A rank never joined the rendezvous, so nothing could be measured.",
     remedy=(
         "Make sure that the same command runs for that rank, with the same MASTER_ADDR, MASTER_PORT and"
         " WORLD_SIZE, and that its host can reach that address."
     ),
-    basis=_RANK_DIED_BASIS,
 )
 _SKEW_BASIS = Basis(
     reads=(
@@ -232,7 +218,7 @@ RANK_START_FAILED = FindingKind(
         look_also=("python -c 'import torch'", "ulimit -u -v", "rank.not_started"),
     ),
 )
-RANK_TEARDOWN = FindingKind(
+RANK_TEARDOWN = _kind(
     code="rank.teardown",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
@@ -240,7 +226,6 @@ RANK_TEARDOWN = FindingKind(
     owner=Owner.SOFTWARE,
     meaning="A rank failed after its results were complete, while the process group was being destroyed.",
     remedy="The measurements are valid. If it happens again, report it with the versions of torch and NCCL.",
-    basis=_RANK_DIED_BASIS,
 )
 RANK_LATE = FindingKind(
     code="rank.late",

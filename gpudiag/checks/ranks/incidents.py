@@ -10,27 +10,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
-from gpudiag.checks.ranks.incident_kinds import (
-    COLLECTIVE_INTERRUPTED,
-    COLLECTIVE_MISMATCHED,
-    COLLECTIVE_STALLED,
-    RANK_DIED,
-    RANK_ENDED_EARLY,
-    RANK_LATE,
-    RANK_NOT_STARTED,
-    RANK_OUT_OF_GPU_MEMORY,
-    RANK_PAUSED,
-    RANK_RAISED,
-    RANK_SHORTAGE,
-    RANK_SILENT,
-    RANK_START_FAILED,
-    RANK_STOPPED,
-    RANK_TEARDOWN,
-    RANK_THROTTLED,
-    RANK_VARIABLES_DIFFER,
-    RANK_VERSIONS_DIFFER,
-)
-from gpudiag.checks.ranks.network import (
+from gpudiag.checks.ranks import incident_kinds as kinds
+from gpudiag.checks.ranks.between_hosts import (
     MEETING_SPLIT,
     MEETING_UNREACHABLE,
     NETWORK_HOST_CUT_OFF,
@@ -42,17 +23,12 @@ from gpudiag.checks.ranks.network import (
     RENDEZVOUS_FINDINGS,
     kind_of_meeting,
 )
-from gpudiag.checks.ranks.remedies import (
-    PORT,
-    PORT_TAKEN,
-    describe_debugging,
-    is_crash_of_debugging,
-    own_remedy,
-)
 from gpudiag.checks.ranks.rendezvous import (
     ADDRESS_NOT_REACHED,
     MEETING_FINDINGS,
     PORTS_CLOSED,
+    address_remedy,
+    closed_remedy,
     kind_of,
 )
 from gpudiag.checks.registry import FindingKind
@@ -63,14 +39,14 @@ from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.units import format_seconds, format_size
 
 RANK_FINDINGS = (
-    RANK_DIED,
-    RANK_STOPPED,
-    RANK_RAISED,
-    RANK_OUT_OF_GPU_MEMORY,
-    RANK_SHORTAGE,
-    RANK_SILENT,
-    RANK_ENDED_EARLY,
-    RANK_NOT_STARTED,
+    kinds.RANK_DIED,
+    kinds.RANK_STOPPED,
+    kinds.RANK_RAISED,
+    kinds.RANK_OUT_OF_GPU_MEMORY,
+    kinds.RANK_SHORTAGE,
+    kinds.RANK_SILENT,
+    kinds.RANK_ENDED_EARLY,
+    kinds.RANK_NOT_STARTED,
     *RENDEZVOUS_FINDINGS,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
@@ -78,16 +54,16 @@ RANK_FINDINGS = (
     NETWORK_INTERRUPTED,
     NETWORK_PATH_LOSSY,
     *MEETING_FINDINGS,
-    RANK_VERSIONS_DIFFER,
-    RANK_VARIABLES_DIFFER,
-    RANK_START_FAILED,
-    RANK_TEARDOWN,
-    RANK_LATE,
-    RANK_THROTTLED,
-    RANK_PAUSED,
-    COLLECTIVE_INTERRUPTED,
-    COLLECTIVE_STALLED,
-    COLLECTIVE_MISMATCHED,
+    kinds.RANK_VERSIONS_DIFFER,
+    kinds.RANK_VARIABLES_DIFFER,
+    kinds.RANK_START_FAILED,
+    kinds.RANK_TEARDOWN,
+    kinds.RANK_LATE,
+    kinds.RANK_THROTTLED,
+    kinds.RANK_PAUSED,
+    kinds.COLLECTIVE_INTERRUPTED,
+    kinds.COLLECTIVE_STALLED,
+    kinds.COLLECTIVE_MISMATCHED,
     LOOPBACK_DOWN,
     NAME_LOOPBACK,
     INTERFACE_ABSENT,
@@ -95,11 +71,11 @@ RANK_FINDINGS = (
 
 _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
     {
-        IncidentKind.DIED: RANK_DIED,
-        IncidentKind.STOPPED: RANK_STOPPED,
-        IncidentKind.RAISED: RANK_RAISED,
-        IncidentKind.SILENT: RANK_SILENT,
-        IncidentKind.NOT_STARTED: RANK_NOT_STARTED,
+        IncidentKind.DIED: kinds.RANK_DIED,
+        IncidentKind.STOPPED: kinds.RANK_STOPPED,
+        IncidentKind.RAISED: kinds.RANK_RAISED,
+        IncidentKind.SILENT: kinds.RANK_SILENT,
+        IncidentKind.NOT_STARTED: kinds.RANK_NOT_STARTED,
         IncidentKind.UNREACHED: MEETING_UNREACHABLE,
         IncidentKind.SPLIT: MEETING_SPLIT,
         IncidentKind.CUT_OFF: NETWORK_HOST_CUT_OFF,
@@ -109,15 +85,15 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.MISNAMED: ADDRESS_NOT_REACHED,
         IncidentKind.FILTERED: PORTS_CLOSED,
         IncidentKind.LOSSY: NETWORK_PATH_LOSSY,
-        IncidentKind.START_FAILED: RANK_START_FAILED,
-        IncidentKind.ENDED: RANK_ENDED_EARLY,
-        IncidentKind.LATE: RANK_LATE,
-        IncidentKind.THROTTLED: RANK_THROTTLED,
-        IncidentKind.SKEWED: RANK_VERSIONS_DIFFER,
-        IncidentKind.PAUSED: RANK_PAUSED,
-        IncidentKind.INTERRUPTED: COLLECTIVE_INTERRUPTED,
-        IncidentKind.STALLED: COLLECTIVE_STALLED,
-        IncidentKind.MISMATCHED: COLLECTIVE_MISMATCHED,
+        IncidentKind.START_FAILED: kinds.RANK_START_FAILED,
+        IncidentKind.ENDED: kinds.RANK_ENDED_EARLY,
+        IncidentKind.LATE: kinds.RANK_LATE,
+        IncidentKind.THROTTLED: kinds.RANK_THROTTLED,
+        IncidentKind.SKEWED: kinds.RANK_VERSIONS_DIFFER,
+        IncidentKind.PAUSED: kinds.RANK_PAUSED,
+        IncidentKind.INTERRUPTED: kinds.COLLECTIVE_INTERRUPTED,
+        IncidentKind.STALLED: kinds.COLLECTIVE_STALLED,
+        IncidentKind.MISMATCHED: kinds.COLLECTIVE_MISMATCHED,
     }
 )
 _ENDINGS = (IncidentKind.DIED, IncidentKind.RAISED)
@@ -154,11 +130,11 @@ def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple
 def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     kind = _KINDS[incident.kind]
     if incident.kind in _ENDINGS and incident.stage == _TEARDOWN and complete:
-        kind = RANK_TEARDOWN
+        kind = kinds.RANK_TEARDOWN
     facts = incident.facts
     kind = kind_of(incident) or kind_of_meeting(incident, kind)
     if incident.kind is IncidentKind.SKEWED and "variable" in facts:
-        kind = RANK_VARIABLES_DIFFER
+        kind = kinds.RANK_VARIABLES_DIFFER
     absent = _NO_INTERFACE.search(str(facts.get("message", "")))
     if incident.kind is IncidentKind.RAISED and absent is not None:
         return INTERFACE_ABSENT.finding(
@@ -174,7 +150,7 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
         subject = HostSubject(incident.host)
     else:
         subject = RankSubject(incident.rank, incident.host)
-    remedy = own_remedy(incident) or kind.remedy
+    remedy = own_remedy(incident) or ""
     return kind.finding(subject, _MESSAGES[incident.kind](incident), *incident.evidence, remedy=remedy)
 
 
@@ -364,3 +340,65 @@ def _where(incident: Incident) -> str:
     iteration = f", iteration {facts['iteration']}" if "iteration" in facts else ""
     operation = f", in {facts['operation']}" if facts.get("inside_operation") and "operation" in facts else ""
     return f"in stage {incident.stage}{iteration}{operation}"
+
+
+# --- what to do, where what was seen of it decides
+
+# Of torch's TCPStore and of the operating system (EADDRINUSE).
+PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+PORT = re.compile(r"\bport:? (\d+)")
+_PORT_REMEDY = "Give the job another MASTER_PORT, or end the process that listens there: `ss -ltnp` shows it."
+_TWICE_REMEDY = "Give every process its own RANK (--rank), or let the launcher do so."
+# The kernel's counter did not rise, so that it was not the OOM killer who sent it.
+_KILLED_REMEDY = (
+    "Find who sent the signal; the kernel's OOM killer did not: a scheduler's limit"
+    " (`sacct -o jobid,state,exitcode`, `kubectl get events`), a launcher that cleans up, or a person"
+    " (`last -5`, `journalctl -S -1h | grep -i kill`)."
+)
+
+
+def own_remedy(incident: Incident) -> str | None:
+    """What to do about this very incident; None where the kind's own remedy fits."""
+    facts = incident.facts
+    if is_crash_of_debugging(incident):
+        return _DEBUG_REMEDY
+    if _is_killed_by_nobody_known(incident):
+        return _KILLED_REMEDY
+    if "hint" in facts:
+        return f"{str(facts['hint'])[:1].upper()}{str(facts['hint'])[1:]}."
+    if "try_port" in facts:
+        return closed_remedy(incident)
+    if incident.kind is IncidentKind.MISNAMED:
+        return address_remedy(incident)
+    if incident.kind is IncidentKind.RAISED and PORT_TAKEN.search(str(facts.get("message", ""))):
+        return _PORT_REMEDY
+    twice = "started_twice" in facts and incident.kind is IncidentKind.NOT_STARTED
+    return _TWICE_REMEDY if twice else None
+
+
+def _is_killed_by_nobody_known(incident: Incident) -> bool:
+    """Whether a rank was killed, and what was read of its end rules the OOM killer out."""
+    facts = incident.facts
+    killed = incident.kind is IncidentKind.DIED and "SIGKILL" in str(facts.get("signal", ""))
+    return killed and "oom_killer" not in facts and str(facts.get("oom_kills")) == "0"
+
+
+_DEBUG_VARIABLE = "TORCH_DISTRIBUTED_DEBUG"
+_DEBUG_REMEDY = f"Run it again with {_DEBUG_VARIABLE} unset, or set to INFO."
+# With these, four lines are enough: DDP around a layer on gloo.
+_CRASHING = re.compile(r"2\.13\.0\b")
+
+
+def is_crash_of_debugging(incident: Incident) -> bool:
+    """Whether a rank crashed while torch compared every collective over the ranks."""
+    facts = incident.facts
+    crashed = incident.kind is IncidentKind.DIED and "SIGSEGV" in str(facts.get("signal", ""))
+    return crashed and _DEBUG_VARIABLE in facts
+
+
+def describe_debugging(facts: Mapping[str, Scalar]) -> str:
+    """That the crash may be torch's own, as it compares collectives."""
+    torch = f"torch {facts.get('torch_version', 'of a version that was not read')}"
+    known = _CRASHING.match(str(facts.get("torch_version", "")))
+    crash = f"{torch} crashes with it in DDP's constructor on gloo" if known else f"{torch} may crash with it"
+    return f": {_DEBUG_VARIABLE} is DETAIL, and {crash}"

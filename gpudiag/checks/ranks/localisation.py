@@ -94,7 +94,8 @@ SWITCH_SLOW = _slow(
 NVLINK_SLOW = _slow(
     "network.nvlink_slow",
     "NVLink between nodes is slow: of one node, or of all nodes of an NVLink domain.",
-    "Compare `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e` of its nodes, look at the fabric manager and"
+    "[driver] Compare `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e` of its nodes, look at the fabric"
+    " manager and"
     " IMEX, and at the NVLink switch trays.",
 )
 ALL_SLOW = FindingKind(

@@ -3,13 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from gpudiag.checks.ranks.incident_kinds import (
-    RANK_DIED,
-    RANK_OUT_OF_GPU_MEMORY,
-    RANK_RAISED,
-    RANK_SHORTAGE,
-    RANK_START_FAILED,
-)
+from gpudiag.checks.ranks import incident_kinds as kinds
 from gpudiag.checks.ranks.incidents import judge_incidents
 from gpudiag.checks.ranks.localisation import is_localised
 from gpudiag.model.finding import Finding
@@ -37,20 +31,20 @@ def without_shortages(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _shortage_in(finding: Finding) -> Finding | None:
     """The finding as the shortage that it is; None where it is another failure."""
-    if finding.code == RANK_RAISED.code and _NO_GPU_MEMORY.search(_message_of(finding)):
-        return RANK_OUT_OF_GPU_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
+    if finding.code == kinds.RANK_RAISED.code and _NO_GPU_MEMORY.search(_message_of(finding)):
+        return kinds.RANK_OUT_OF_GPU_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
     return host_shortage_in(finding)
 
 
 def host_shortage_in(finding: Finding) -> Finding | None:
     """The end of a rank of our own tests as a shortage of the host; None for another failure."""
-    if finding.code not in (RANK_RAISED.code, RANK_DIED.code, RANK_START_FAILED.code):
+    if finding.code not in (kinds.RANK_RAISED.code, kinds.RANK_DIED.code, kinds.RANK_START_FAILED.code):
         return None
     if not any(
         find_shortage(words) for words in (finding.message, *(str(one.value) for one in finding.evidence))
     ):
         return None
-    return RANK_SHORTAGE.finding(finding.subject, finding.message, *finding.evidence)
+    return kinds.RANK_SHORTAGE.finding(finding.subject, finding.message, *finding.evidence)
 
 
 def _message_of(finding: Finding) -> str:

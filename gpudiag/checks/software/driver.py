@@ -41,12 +41,14 @@ _DRIVER_FIRMWARE_BASIS = Basis(
     ),
     look_also=("nvidia-smi -q | grep -e VBIOS -e Image -e GSP", "xid 93", "xid 119"),
 )
+_firmware_kind = partial(_kind, outcome=Outcome.WARN, basis=_DRIVER_FIRMWARE_BASIS)
 NOUVEAU_BOUND = _kind(
     code="driver.nouveau_bound",
     outcome=Outcome.FAIL,
     meaning="The kernel gave a GPU to the nouveau driver, which cannot run CUDA.",
     remedy=(
-        "Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and reboot."
+        "[driver] Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and"
+        " reboot."
     ),
     stated=True,
     basis=_DRIVER_NOUVEAU_BASIS,
@@ -56,7 +58,8 @@ NOUVEAU_LOADED = _kind(
     outcome=Outcome.WARN,
     meaning="The nouveau driver is loaded beside NVIDIA's; it may take a GPU at the next start.",
     remedy=(
-        "Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and reboot."
+        "[driver] Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and"
+        " reboot."
     ),
     basis=_DRIVER_NOUVEAU_BASIS,
 )
@@ -71,25 +74,20 @@ DRIVER_UNEXPECTED = _kind(
         look_also=("cat /proc/driver/nvidia/version", "driver.version_mismatch"),
     ),
 )
-VBIOS_DIFFERS = _kind(
+VBIOS_DIFFERS = _firmware_kind(
     code="driver.vbios_differs",
-    outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="Identical GPUs of this machine have different firmware (VBIOS).",
     remedy="Ask the vendor for one VBIOS for all; mixed ones are a common cause of uneven speed.",
-    basis=_DRIVER_FIRMWARE_BASIS,
 )
-INFOROM_DIFFERS = _kind(
+INFOROM_DIFFERS = _firmware_kind(
     code="driver.inforom_differs",
-    outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="Identical GPUs of this machine have different InfoROM images.",
     remedy="Ask the vendor for one image for all.",
-    basis=_DRIVER_FIRMWARE_BASIS,
 )
-INFOROM_CORRUPTED = _kind(
+INFOROM_CORRUPTED = _firmware_kind(
     code="driver.inforom_corrupted",
-    outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
@@ -97,20 +95,19 @@ INFOROM_CORRUPTED = _kind(
         "The driver reports that the GPU's InfoROM, which holds its settings and error history, is corrupted."
     ),
     remedy=(
-        "Reset the GPU (`nvidia-smi -i INDEX -r`) and look again; if it stays (Xid 93), have the"
+        "[hardware] [reset: Reset the GPU (`nvidia-smi -i INDEX -r`)] and look again;"
+        " if it stays (Xid 93), have the"
         " InfoROM restored or the GPU replaced."
     ),
     stated=True,
-    basis=_DRIVER_FIRMWARE_BASIS,
 )
-GSP_OFF = _kind(
+GSP_OFF = _firmware_kind(
     code="driver.gsp_off",
-    outcome=Outcome.WARN,
     meaning="The GPU's system processor (GSP) is off, though it is on by default on this product.",
     remedy=(
-        "Look for `NVreg_EnableGpuFirmware=0` in /etc/modprobe.d; on drivers of 2024 and later leave it on."
+        "[driver] Look for `NVreg_EnableGpuFirmware=0` in /etc/modprobe.d;"
+        " on drivers of 2024 and later leave it on."
     ),
-    basis=_DRIVER_FIRMWARE_BASIS,
 )
 PERSISTENCE_OFF = _kind(
     code="driver.persistence_off",
@@ -119,7 +116,7 @@ PERSISTENCE_OFF = _kind(
         "The driver lets go of idle GPUs: each first use waits for them to start, and error counts are lost."
     ),
     remedy=(
-        "Run nvidia-persistenced (`systemctl enable --now"
+        "[driver] Run nvidia-persistenced (`systemctl enable --now"
         " nvidia-persistenced`), or `nvidia-smi -pm 1` as root."
     ),
     basis=Basis(

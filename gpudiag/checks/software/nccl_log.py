@@ -42,7 +42,7 @@ NO_GPU_DIRECT = _kind(
         " 93 GB/s at 1 GB after (nccl#1412)."
     ),
     remedy=(
-        "Load the module, `modprobe nvidia_peermem`, or use a driver and a kernel with DMA-BUF;"
+        "[driver] Load the module, `modprobe nvidia_peermem`, or use a driver and a kernel with DMA-BUF;"
         " then look for GDRDMA in the log again."
     ),
     basis=_basis(
@@ -88,7 +88,8 @@ NVLS_OFF = _kind(
         " On 8 H200 rings reached 367 GB/s and NVLS 482 (stas00/ml-engineering)."
     ),
     remedy=(
-        "Unset NCCL_NVLS_ENABLE; if binding fails, check that the fabric manager runs in the driver's"
+        "[driver] Unset NCCL_NVLS_ENABLE; if binding fails, check that the fabric manager runs in the"
+        " driver's"
         " version: `systemctl status nvidia-fabricmanager`."
     ),
     basis=_basis(

@@ -34,23 +34,22 @@ _ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS = Basis(
     limit="the GPUs and MIG instances that NVML lists (CUDA guide, environment variables)",
     look_also=("gpudiag list", "nvidia-smi -L", "cuda.invalid_device", "cuda.no_device"),
 )
+_visible_kind = partial(_kind, outcome=Outcome.FAIL, basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS)
 _ENVIRONMENT_DEBUG_BASIS = Basis(
     reads="CUDA_, TORCH_, PYTORCH_ and NCCL_ variables, and LD_LIBRARY_PATH.",
     limit="no such variable; torch's own list of allocator options (2.13)",
     look_also=("env | grep -e CUDA -e TORCH -e NCCL", "cuda.forward_compatibility"),
 )
-VISIBLE_INVALID = _kind(
+_debug_kind = partial(_kind, outcome=Outcome.WARN, basis=_ENVIRONMENT_DEBUG_BASIS)
+VISIBLE_INVALID = _visible_kind(
     code="environment.visible_devices_invalid",
-    outcome=Outcome.FAIL,
     meaning=(
         "CUDA_VISIBLE_DEVICES names a GPU that is not here; CUDA ignores it and every GPU after it, silently."
     ),
     remedy="Correct CUDA_VISIBLE_DEVICES; `gpudiag list --free 1 --ids` prints UUIDs that it accepts.",
-    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
-VISIBLE_NONE = _kind(
+VISIBLE_NONE = _visible_kind(
     code="environment.visible_devices_none",
-    outcome=Outcome.FAIL,
     meaning=(
         "CUDA_VISIBLE_DEVICES hides every GPU from this process (empty, -1, NoDevFiles): CUDA reports no GPU."
     ),
@@ -58,23 +57,18 @@ VISIBLE_NONE = _kind(
         "Unset CUDA_VISIBLE_DEVICES, or name GPUs in it (`gpudiag list --free 1 --ids`);"
         " under a scheduler, ask it for GPUs."
     ),
-    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
-VISIBLE_TWICE = _kind(
+VISIBLE_TWICE = _visible_kind(
     code="environment.visible_devices_twice",
-    outcome=Outcome.FAIL,
     meaning="CUDA_VISIBLE_DEVICES names a GPU twice; CUDA then shows none at all.",
     remedy="Name each GPU once in CUDA_VISIBLE_DEVICES.",
-    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
-LOCAL_RANK_WITHOUT_GPU = _kind(
+LOCAL_RANK_WITHOUT_GPU = _visible_kind(
     code="environment.local_rank_without_gpu",
-    outcome=Outcome.FAIL,
     meaning="LOCAL_RANK is not below the number of GPUs that this rank can see.",
     remedy="Start as many ranks as the machine has GPUs, or let every rank see all GPUs.",
-    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
-ORDER_UNSET = _kind(
+ORDER_UNSET = _visible_kind(
     code="environment.device_order_unset",
     outcome=Outcome.WARN,
     meaning=(
@@ -82,48 +76,38 @@ ORDER_UNSET = _kind(
         " ordinals differ from those of nvidia-smi."
     ),
     remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID.",
-    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
-SEVERAL_INSTANCES = _kind(
+SEVERAL_INSTANCES = _visible_kind(
     code="environment.several_mig_instances",
     outcome=Outcome.WARN,
     meaning="CUDA_VISIBLE_DEVICES names several MIG instances; a process uses the first of them only.",
     remedy="Give each rank one instance of its own in CUDA_VISIBLE_DEVICES.",
-    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
-DEBUG_SWITCH = _kind(
+DEBUG_SWITCH = _debug_kind(
     code="environment.debug_switch",
-    outcome=Outcome.WARN,
     meaning="A debugging variable is set; it makes programs slower, or stops them.",
     remedy="Unset it for production jobs.",
-    basis=_ENVIRONMENT_DEBUG_BASIS,
 )
-RENAMED = _kind(
+RENAMED = _debug_kind(
     code="environment.renamed_variable",
-    outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="A variable has a new name; the old one will stop working.",
     remedy="Use the new name.",
-    basis=_ENVIRONMENT_DEBUG_BASIS,
 )
-ALLOCATOR_OPTION = _kind(
+ALLOCATOR_OPTION = _debug_kind(
     code="environment.allocator_option",
-    outcome=Outcome.WARN,
     meaning=(
         "PYTORCH_CUDA_ALLOC_CONF has an option that torch's allocator does not"
         " know; torch refuses to start CUDA."
     ),
     remedy="Correct it according to torch's notes on CUDA memory management.",
-    basis=_ENVIRONMENT_DEBUG_BASIS,
 )
-COMPAT_PATH = _kind(
+COMPAT_PATH = _debug_kind(
     code="environment.cuda_compat_path",
-    outcome=Outcome.WARN,
     meaning=(
         "LD_LIBRARY_PATH names a CUDA compat folder, and the GPUs do not support forward compatibility (804)."
     ),
     remedy="Take the compat folder out of LD_LIBRARY_PATH.",
-    basis=_ENVIRONMENT_DEBUG_BASIS,
 )
 _END = "-1"  # CUDA reads no further
 _HIDES_ALL = (_END, "", "NoDevFiles", "none")  # Slurm writes NoDevFiles for a job without GPUs

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.gpu.instruments import asks_only, lone_failure
@@ -89,12 +89,15 @@ NVML_KINDS = {
     SourceState.DRIVER_NOT_LOADED: _nvml_kind(
         SourceState.DRIVER_NOT_LOADED,
         "The driver's library is installed, but its kernel module is not loaded.",
-        "Run `sudo modprobe nvidia`; if that fails, `dmesg` shows why (DKMS build, Secure Boot, nouveau).",
+        (
+            "[driver] Run `sudo modprobe nvidia`; if that fails, `dmesg` shows why (DKMS build, Secure Boot,"
+            " nouveau)."
+        ),
     ),
     SourceState.VERSION_MISMATCH: _nvml_kind(
         SourceState.VERSION_MISMATCH,
         "The loaded kernel module and the driver's library have different versions, as after an upgrade.",
-        "Reboot, or stop every GPU process and reload the nvidia modules.",
+        "[host] Reboot, or stop every GPU process and reload the nvidia modules.",
     ),
     SourceState.NO_PERMISSION: _nvml_kind(
         SourceState.NO_PERMISSION,
@@ -105,7 +108,7 @@ NVML_KINDS = {
         SourceState.TIMED_OUT,
         "The driver did not answer within the deadline: it hangs, or it"
         " starts slowly without persistence mode.",
-        "Try `gpudiag list --deadline 30`; if that hangs too, look at `dmesg` and reboot.",
+        "[host] Try `gpudiag list --deadline 30`; if that hangs too, look at `dmesg` and reboot.",
     ),
     SourceState.FAILED: _nvml_kind(
         SourceState.FAILED,
@@ -116,11 +119,11 @@ NVML_KINDS = {
 # Those that list GPUs; the host only lists what the kernel knows of them.
 _SOURCES_OF_GPUS = ("nvml", "gputil", "torch")
 
-DISAGREEMENT = FindingKind(
+_kind = partial(
+    FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, category=Category.SW_OTHER, owner=Owner.HOST
+)
+DISAGREEMENT = _kind(
     code="source.disagreement",
-    outcome=Outcome.WARN,
-    severity=Severity.TRIAGE,
-    category=Category.SW_OTHER,
     owner=Owner.SOFTWARE,
     meaning="Two sources report different facts about the same GPUs, and no setting explains it.",
     remedy="Run `gpudiag list --sources all` to see the sources side by side.",
@@ -202,9 +205,11 @@ def _remedy(snapshot: Snapshot, status: SourceStatus, traces: tuple[Trace, ...])
     """The remedy in the source's words, after its `cause: `; empty where the catalogue's applies."""
     drivers = {gpu.driver for gpu in pci_gpus(snapshot) if not isinstance(gpu.driver, Missing)}
     if status.state is SourceState.LIBRARY_ABSENT and "nouveau" in drivers:
-        return "nouveau holds the GPU: blacklist it, install the NVIDIA driver, and reboot."
+        return "[driver] nouveau holds the GPU: blacklist it, install the NVIDIA driver, and reboot."
     advice = (status.reason or "").partition(": ")[2]
     remedy = f"{advice[0].upper()}{advice[1:]}." if advice else ""
+    if remedy and status.state is SourceState.DRIVER_NOT_LOADED and snapshot.machine.container is None:
+        remedy = f"[driver] {remedy}"  # in a container, the source's words are about its host
     if status.state is SourceState.DRIVER_NOT_LOADED and [trace.place for trace in traces] == ["nvml"]:
         remedy += f"{' ' * bool(remedy)}If there should be no GPU here: `gpudiag preflight --expect-gpus 0`."
     return remedy
@@ -232,16 +237,14 @@ def _disagreement(snapshot: Snapshot, item: Disagreement) -> Finding:
 
 # --- single calls and values
 
-CALL_FAILED = FindingKind(
+CALL_FAILED = _kind(
     code="nvml.call_failed",
     outcome=Outcome.ERROR,
-    severity=Severity.TRIAGE,
-    category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning="NVML answered with an error instead of a reading, so part of the GPU was not checked.",
     remedy=(
-        "Compare with `nvidia-smi -q`, and look at `dmesg` (Xid, NVRM); if it stays, reset the GPU or reload"
-        " the driver. If a healthy GPU gives this error under your driver, please report it to gpudiag."
+        "Compare with `nvidia-smi -q`, and look at `dmesg` (Xid, NVRM); if it stays, [reset:"
+        " reset the GPU or reload"
+        " the driver]. If a healthy GPU gives this error under your driver, please report it to gpudiag."
     ),
     basis=Basis(
         reads="the return code of every NVML call",
@@ -252,12 +255,9 @@ CALL_FAILED = FindingKind(
         look_also=("nvidia-smi -q", "dmesg | grep -e NVRM -e Xid", "gpudiag list --wide", "gpu.not_read"),
     ),
 )
-VALUE_NOT_READ = FindingKind(
+VALUE_NOT_READ = _kind(
     code="nvml.value_not_read",
-    outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning=(
         "One instrument of the GPU (power, fan, a temperature, a clock, utilization)"
         " gave no value; all else of it was read."
@@ -279,12 +279,8 @@ _MAX_NAMED = 3
 # Questions about two GPUs: one that is lost or hangs makes them fail on the other.
 _ABOUT_TWO = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor")
 
-UNKNOWN_VALUE = FindingKind(
+UNKNOWN_VALUE = _kind(
     code="driver.unknown_value",
-    outcome=Outcome.WARN,
-    severity=Severity.TRIAGE,
-    category=Category.SW_OTHER,
-    owner=Owner.HOST,
     meaning="The driver gave a number that gpudiag does not know: it may or may not be a fault.",
     remedy="`nvidia-smi -i INDEX -q` shows NVIDIA's name for it. Newer drivers have new values.",
     basis=Basis(

@@ -133,7 +133,7 @@ CONTEXT_KINDS = {
         code="cuda.system_not_ready",
         meaning="CUDA does not start because the NVLink fabric is not set up (error 802).",
         remedy=(
-            "Start the fabric manager (`systemctl start nvidia-fabricmanager`);"
+            "[driver] Start the fabric manager (`systemctl start nvidia-fabricmanager`);"
             " its version must match the driver's."
         ),
         basis=_CUDA_CONTEXT_BASIS,
@@ -141,7 +141,10 @@ CONTEXT_KINDS = {
     r"Error 803|unsupported display driver": _context(
         code="cuda.driver_mismatch",
         meaning="CUDA's driver library and the kernel driver do not match (error 803).",
-        remedy="Look for another libcuda in LD_LIBRARY_PATH (a compat folder); reboot after a driver update.",
+        remedy=(
+            "[host] Look for another libcuda in LD_LIBRARY_PATH (a compat folder);"
+            " reboot after a driver update."
+        ),
         basis=_CUDA_CONTEXT_BASIS,
     ),
     r"Error 804|forward compatibility was attempted": _context(
@@ -177,7 +180,8 @@ CONTEXT_KINDS = {
             "CUDA does not start and gives no reason (error 999): often a container that lost its devices."
         ),
         remedy=(
-            "Restart the container; on the host reload nvidia_uvm (`rmmod nvidia_uvm; modprobe nvidia_uvm`)."
+            "[driver] Restart the container; on the host reload nvidia_uvm (`rmmod nvidia_uvm;"
+            " modprobe nvidia_uvm`)."
         ),
         basis=_CUDA_CONTEXT_BASIS,
     ),

@@ -4,23 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpudiag.checks.registry import FindingKind
-from gpudiag.checks.training.kinds import (
-    ACCUMULATED,
-    GRADIENT,
-    IN_GROUPS,
-    LATE_GRADIENT,
-    NOT_AVERAGED,
-    RANK_CORRUPT,
-    SCALED,
-    SUMMED,
-    TENSOR_NOT_AVERAGED,
-    WEIGHED,
-    describe_elements,
-    describe_factor,
-    is_few,
-    name_tensors,
-    verb,
-)
+from gpudiag.checks.training import kinds
 from gpudiag.model.finding import Owner
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
@@ -99,7 +83,7 @@ class WrongGradients:
     def what(self) -> str:
         """The gradients that are off, with the verb: the beginning of a sentence."""
         some = self.is_of_some
-        return f"the gradient of {name_tensors(self.first.tensors)} is" if some else "gradients are"
+        return f"the gradient of {kinds.name_tensors(self.first.tensors)} is" if some else "gradients are"
 
 
 def blame_before_averaging(wrong: WrongGradients) -> Blame | None:
@@ -112,7 +96,7 @@ def blame_before_averaging(wrong: WrongGradients) -> Blame | None:
             f"the gradients of step {number - 1} are still in those of step {number}:"
             f" zero_grad() was not called{who}"
         )
-        return Blame(ACCUMULATED, left, words)
+        return Blame(kinds.ACCUMULATED, left, words)
     noisy = tuple(rank for rank in _are_off_before(wrong) if wrong.together[rank].noise is not None)
     if not noisy or len(noisy) < len(_are_off_before(wrong)):
         return None
@@ -122,7 +106,7 @@ def blame_before_averaging(wrong: WrongGradients) -> Blame | None:
         f"the forward pass of {name_ranks(noisy)} draws random numbers in step {number}, as dropout"
         f" does{seeds}: the gradients are not those that the samples give"
     )
-    return Blame(GRADIENT, noisy, words, remedy=_NOISE_REMEDY)
+    return Blame(kinds.GRADIENT, noisy, words, remedy=_NOISE_REMEDY)
 
 
 _NOISE_REMEDY = (
@@ -147,7 +131,9 @@ def blame_gradient(wrong: WrongGradients) -> Blame:
         if found is not None:
             return found
     return Blame(
-        GRADIENT, wrong.guilty, f"gradients of {name_ranks(wrong.guilty)} are wrong in step {wrong.number}"
+        kinds.GRADIENT,
+        wrong.guilty,
+        f"gradients of {name_ranks(wrong.guilty)} are wrong in step {wrong.number}",
     )
 
 
@@ -166,7 +152,7 @@ def _blame_flip(wrong: WrongGradients) -> Blame | None:
     words = (
         f"the gradient that rank {min(ranks)} gave to the averaging in step {wrong.number} has a flipped bit"
     )
-    return Blame(RANK_CORRUPT, tuple(ranks), f"{words} ({describe_elements(wrong.first)})")
+    return Blame(kinds.RANK_CORRUPT, tuple(ranks), f"{words} ({kinds.describe_elements(wrong.first)})")
 
 
 def _are_off_before(wrong: WrongGradients) -> list[int]:
@@ -181,21 +167,23 @@ def _blame_other_step(wrong: WrongGradients) -> Blame | None:
     late = tuple(holders or ranks)
     if _are_near(wrong.together, {rank: parts[rank].step_before for rank in late}, wrong.limit):
         some = "" if len(late) == wrong.workers else f" on {name_ranks(late)}"
-        return Blame(LATE_GRADIENT, late, f"step {number} uses the gradients of step {number - 1}{some}")
+        return Blame(
+            kinds.LATE_GRADIENT, late, f"step {number} uses the gradients of step {number - 1}{some}"
+        )
     if _are_near(wrong.together, {rank: one.accumulated for rank, one in parts.items()}, wrong.limit):
         words = (
             f"the gradients of step {number - 1} are still in those of step"
             f" {number}: zero_grad() was not called"
         )
-        return Blame(ACCUMULATED, ranks, words)
+        return Blame(kinds.ACCUMULATED, ranks, words)
     shares = [share for one in parts.values() for share in one.shares]
     if any(abs(share) * wrong.workers > _NEAR for share in shares) or not _are_explained(wrong):
         return None
     later = {rank: one.step_before for rank, one in _parts(wrong.following).items()}
     if later and _are_near(wrong.following, later, wrong.limit):
         words = f"step {number + 1} uses the gradients of step {number}, which had none"
-        return Blame(LATE_GRADIENT, ranks, words)
-    return Blame(SCALED, ranks, f"{wrong.what} zero in step {number} on {name_ranks(ranks)}")
+        return Blame(kinds.LATE_GRADIENT, ranks, words)
+    return Blame(kinds.SCALED, ranks, f"{wrong.what} zero in step {number} on {name_ranks(ranks)}")
 
 
 def _are_near(together: Together, errors: Mapping[int, float | None], limit: float) -> bool:
@@ -226,7 +214,7 @@ def _blame_shares(wrong: WrongGradients) -> Blame | None:
             f"{wrong.what} averaged within groups of ranks ({named}) and not over all"
             f" {workers}, in step {wrong.number}"
         )
-        return Blame(IN_GROUPS, tuple(wrong.together), words)
+        return Blame(kinds.IN_GROUPS, tuple(wrong.together), words)
     shares = wrong.first.shares
     if any(not _are_alike(one.shares, shares) for one in parts.values()):
         return None
@@ -246,11 +234,13 @@ def _blame_own(wrong: WrongGradients) -> Blame:
     """The blame for ranks that each keep the gradient of their own samples."""
     ranks, number = tuple(wrong.parts), wrong.number
     if wrong.is_of_some:
-        return Blame(TENSOR_NOT_AVERAGED, ranks, f"{wrong.what} not averaged over the ranks (step {number})")
+        return Blame(
+            kinds.TENSOR_NOT_AVERAGED, ranks, f"{wrong.what} not averaged over the ranks (step {number})"
+        )
     factor = wrong.first.shares[ranks[0]]
-    times = "" if abs(factor - 1) < _NEAR else f", {describe_factor(factor)} its gradient"
-    who = f"{name_ranks(ranks)} {verb(ranks, 'steps on its', 'step on their')} own samples"
-    return Blame(NOT_AVERAGED, ranks, f"gradients are not averaged in step {number}: {who}{times}")
+    times = "" if abs(factor - 1) < _NEAR else f", {kinds.describe_factor(factor)} its gradient"
+    who = f"{name_ranks(ranks)} {kinds.verb(ranks, 'steps on its', 'step on their')} own samples"
+    return Blame(kinds.NOT_AVERAGED, ranks, f"gradients are not averaged in step {number}: {who}{times}")
 
 
 def _blame_factor(wrong: WrongGradients, factor: float) -> Blame:
@@ -258,10 +248,10 @@ def _blame_factor(wrong: WrongGradients, factor: float) -> Blame:
     workers, ranks = wrong.workers, tuple(wrong.parts)
     should = "it should be" if wrong.is_of_some else "they should be"
     where = "" if len(ranks) == workers else f" on {name_ranks(ranks)}"
-    start = f"{wrong.what} {describe_factor(factor)} what {should}{where}, from step {wrong.number} on"
+    start = f"{wrong.what} {kinds.describe_factor(factor)} what {should}{where}, from step {wrong.number} on"
     if abs(factor / workers - 1) < _NEAR:
-        return Blame(SUMMED, ranks, f"{start}: summed, not averaged")
-    return Blame(SCALED, ranks, f"{start}{_meaning(factor, workers)}")
+        return Blame(kinds.SUMMED, ranks, f"{start}: summed, not averaged")
+    return Blame(kinds.SCALED, ranks, f"{start}{_meaning(factor, workers)}")
 
 
 def _meaning(factor: float, workers: int) -> str:
@@ -296,7 +286,7 @@ def _blame_ranks_before(wrong: WrongGradients) -> Blame | None:
     if not late or any(not _are_alike(one.shares_before, shares) for one in parts.values()):
         return None
     words = f"{name_ranks(late)} gave the gradients of step {number - 1} to the averaging of step {number}"
-    return Blame(LATE_GRADIENT, late, words)
+    return Blame(kinds.LATE_GRADIENT, late, words)
 
 
 def _blame_uneven(wrong: WrongGradients, factors: Sequence[float]) -> Blame:
@@ -310,17 +300,17 @@ def _blame_uneven(wrong: WrongGradients, factors: Sequence[float]) -> Blame:
             f"{wrong.what} an average without {name_ranks(missing)}, divided by"
             f" {workers / rest:.3g}, in step {number}"
         )
-        return Blame(WEIGHED, missing, words)
+        return Blame(kinds.WEIGHED, missing, words)
     near = min(_NEAR, (max(factors) - min(factors)) / 2)
     right = [rank for rank, factor in enumerate(factors) if abs(factor - 1) < near]
     odd = tuple(rank for rank in range(workers) if rank not in right)
     times = ", ".join(f"{factors[rank]:.3g}" for rank in odd)
     words = (
-        f"the {verb(odd, 'gradient', 'gradients')} of {name_ranks(odd)} {verb(odd, 'counts', 'count')}"
+        f"the {kinds.verb(odd, 'gradient', 'gradients')} of {name_ranks(odd)} {kinds.verb(odd, 'counts', 'count')}"
         f" {times} times in the average of step {number}"
     )
     scales = "" if right else ": each rank scales its own, as clipping before the averaging does"
-    return Blame(WEIGHED, odd, f"{words}{scales}")
+    return Blame(kinds.WEIGHED, odd, f"{words}{scales}")
 
 
 def _taken(shares: Sequence[float]) -> tuple[int, ...]:
@@ -349,14 +339,14 @@ def _blame_scaled_parts(wrong: WrongGradients) -> Blame | None:
     off = tuple(rank for rank, scale in scales.items() if abs(scale - 1) > _CLEAN)
     if not off:
         return None
-    factors = ", ".join(f"{describe_factor(scales[rank])} on rank {rank}" for rank in off)
+    factors = ", ".join(f"{kinds.describe_factor(scales[rank])} on rank {rank}" for rank in off)
     words = (
         "the parts of the average that ranks keep are not what they should"
         f" be in step {wrong.number}: {factors}"
     )
     if len(off) > 1:
         words += "; each rank scales its own part, as clipping by the norm of that part alone does"
-    return Blame(SCALED, off, words, remedy=_PARTS_REMEDY)
+    return Blame(kinds.SCALED, off, words, remedy=_PARTS_REMEDY)
 
 
 _PARTS_REMEDY = (
@@ -378,11 +368,11 @@ def _blame_shards(wrong: WrongGradients) -> Blame | None:
         if step.own_gradient_error is not None and step.own_gradient_error <= wrong.limit
     )
     if own and wrong.workers > 1:
-        who = f"{name_ranks(own)} {verb(own, 'steps on its', 'step on their')} own samples"
-        return Blame(NOT_AVERAGED, own, f"gradients are not averaged in step {wrong.number}: {who}")
+        who = f"{name_ranks(own)} {kinds.verb(own, 'steps on its', 'step on their')} own samples"
+        return Blame(kinds.NOT_AVERAGED, own, f"gradients are not averaged in step {wrong.number}: {who}")
     if len(off) > 1 and wrong.is_of_some:
         words = f"{wrong.what} not averaged over the ranks (step {wrong.number})"
-        return Blame(TENSOR_NOT_AVERAGED, tuple(off), words)
+        return Blame(kinds.TENSOR_NOT_AVERAGED, tuple(off), words)
     return None
 
 
@@ -394,7 +384,7 @@ def _blame_rank(wrong: WrongGradients) -> Blame | None:
         rank = computed[0]
         loss = ", and so is its loss" if _loss_is_off(together[rank], wrong.limit) else ""
         words = f"rank {rank} alone computes a gradient in step {number} that its samples do not give{loss}"
-        return Blame(RANK_CORRUPT, (rank,), words)
+        return Blame(kinds.RANK_CORRUPT, (rank,), words)
     held = [rank for rank, step in together.items() if step.held_error and step.held_error > wrong.limit]
     off = held or list(wrong.guilty)
     if len(off) != 1 or computed or wrong.workers == 1:
@@ -405,18 +395,18 @@ def _blame_rank(wrong: WrongGradients) -> Blame | None:
     words = (
         f"rank {off[0]} alone holds a different {part} of the gradients from what it should in step {number}"
     )
-    return Blame(RANK_CORRUPT, tuple(off), f"{words} ({describe_elements(wrong.first)})")
+    return Blame(kinds.RANK_CORRUPT, tuple(off), f"{words} ({kinds.describe_elements(wrong.first)})")
 
 
 def _blame_on_the_way(wrong: WrongGradients, holder: int) -> Blame:
     """The blame on no rank: what is wrong in one rank's part of the average may come from any other."""
     words = (
         f"the part of the average that rank {holder} keeps is wrong in step {wrong.number}"
-        f" ({describe_elements(wrong.first)}): one rank among {name_ranks(tuple(wrong.together))} has"
+        f" ({kinds.describe_elements(wrong.first)}): one rank among {name_ranks(tuple(wrong.together))} has"
         " different bits, and the measurements do not show which"
     )
     few = all(one.elements_off <= _FLIPS_AT_MOST for one in wrong.parts.values())
-    return Blame(GRADIENT, (), words, Owner.HARDWARE if few else None)
+    return Blame(kinds.GRADIENT, (), words, Owner.HARDWARE if few else None)
 
 
 def _blame_averaging(wrong: WrongGradients) -> Blame | None:
@@ -424,19 +414,21 @@ def _blame_averaging(wrong: WrongGradients) -> Blame | None:
     known = [step.computed_error for step in wrong.together.values()]
     if any(isinstance(error, Missing) or _is_off(error, wrong.limit) for error in known):
         return None
-    names = name_tensors(wrong.first.tensors)
+    names = kinds.name_tensors(wrong.first.tensors)
     words = (
         f"every rank computed the right gradients in step {wrong.number}, and"
         f" their average is wrong in {names}"
     )
     parts = wrong.parts.values()
     if all(one.rounded_to for one in parts):
-        return Blame(GRADIENT, wrong.guilty, f"{words}: rounded to {wrong.first.rounded_to} on the way")
-    if all(is_few(one.elements_off, one.elements) for one in parts):
+        return Blame(kinds.GRADIENT, wrong.guilty, f"{words}: rounded to {wrong.first.rounded_to} on the way")
+    if all(kinds.is_few(one.elements_off, one.elements) for one in parts):
         among = f"one rank among {name_ranks(tuple(wrong.together))} has different bits"
-        return Blame(GRADIENT, (), f"{words}: {describe_elements(wrong.first)}; {among}", Owner.HARDWARE)
+        return Blame(
+            kinds.GRADIENT, (), f"{words}: {kinds.describe_elements(wrong.first)}; {among}", Owner.HARDWARE
+        )
     return Blame(
-        GRADIENT,
+        kinds.GRADIENT,
         wrong.guilty,
         f"{words}: look at the communication hook, and at other code that changes gradients",
     )

@@ -4,21 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpudiag.checks.registry import FindingKind
+from gpudiag.checks.training import kinds
 from gpudiag.checks.training.blame import Blame, Together
-from gpudiag.checks.training.kinds import (
-    GRADIENT,
-    LATE_GRADIENT,
-    PARAMETERS,
-    RANK_CORRUPT,
-    RANKS_DIFFER,
-    SCALED,
-    TENSOR_NOT_STEPPED,
-    describe_elements,
-    describe_factor,
-    is_few,
-    name_tensors,
-    verb,
-)
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.training import StepParts
 
@@ -73,29 +60,29 @@ def blame_step(wrong: WrongStep) -> Blame:
         after = max(wrong.back_at[rank] for rank in guilty)
         when = f"after step {after}" if after >= 0 else "before the first step"
         words = (
-            f"after step {number}, {name_ranks(guilty)} {verb(guilty, 'holds', 'hold')} the parameters of"
+            f"after step {number}, {name_ranks(guilty)} {kinds.verb(guilty, 'holds', 'hold')} the parameters of"
             f" {when} again: older weights were loaded"
         )
-        kind = RANKS_DIFFER if wrong.odd and len(guilty) < len(wrong.together) else PARAMETERS
+        kind = kinds.RANKS_DIFFER if wrong.odd and len(guilty) < len(wrong.together) else kinds.PARAMETERS
         return Blame(kind, guilty, words, remedy=_LOADED_REMEDY)
     if parts:
         found = _blame_movement(wrong)
         if found is not None:
             return found
     alone = len(guilty) == 1 < len(wrong.together)
-    few = bool(parts) and all(is_few(one.elements_off, one.elements) for one in parts.values())
+    few = bool(parts) and all(kinds.is_few(one.elements_off, one.elements) for one in parts.values())
     if alone and few:
-        off = f" ({describe_elements(next(iter(parts.values())))})"
+        off = f" ({kinds.describe_elements(next(iter(parts.values())))})"
         words = (
             f"rank {guilty[0]} alone holds parameters after step {number} that its gradients do not give{off}"
         )
-        return Blame(RANK_CORRUPT, guilty, words)
+        return Blame(kinds.RANK_CORRUPT, guilty, words)
     if wrong.odd:
-        holds = verb(guilty, "holds", "hold")
+        holds = kinds.verb(guilty, "holds", "hold")
         words = f"{name_ranks(guilty)} {holds} different parameters from the others after step {number}"
-        return Blame(RANKS_DIFFER, guilty, words)
+        return Blame(kinds.RANKS_DIFFER, guilty, words)
     return Blame(
-        PARAMETERS,
+        kinds.PARAMETERS,
         guilty,
         f"parameters are not those of a single process after step {number}{wrong.where if parts else ''}",
     )
@@ -113,22 +100,22 @@ def _blame_movement(wrong: WrongStep) -> Blame | None:
     if all(names and names == set(one.tensors) for names, one in zip(unmoved, parts.values(), strict=True)):
         names = next(iter(parts.values())).unmoved
         words = (
-            f"the optimizer leaves {name_tensors(names)} as {verb(names, 'it is', 'they are')} in step"
+            f"the optimizer leaves {kinds.name_tensors(names)} as {kinds.verb(names, 'it is', 'they are')} in step"
             f" {number}{wrong.where}, though there is a gradient"
         )
-        return Blame(TENSOR_NOT_STEPPED, tuple(parts), words)
+        return Blame(kinds.TENSOR_NOT_STEPPED, tuple(parts), words)
     rounded = next(iter(parts.values())).rounded_to
     if rounded is not None and all(one.rounded_to == rounded for one in parts.values()):
         words = f"the parameters are rounded to {rounded} in step {number}{wrong.where}"
         return Blame(_kind(wrong), tuple(parts), words, remedy=ROUNDED_REMEDY)
     if all(_takes_gradient_before(one) for one in parts.values()):
         words = f"the optimizer uses the gradients of step {number - 1} in step {number}{wrong.where}"
-        return Blame(LATE_GRADIENT, tuple(parts), words)
+        return Blame(kinds.LATE_GRADIENT, tuple(parts), words)
     if all(one.step_before is not None and one.step_before < _LEFT for one in parts.values()):
         words = (
             f"step {number} moves the parameters as the gradients of step {number - 1} ask for{wrong.where}"
         )
-        return Blame(LATE_GRADIENT, tuple(parts), words)
+        return Blame(kinds.LATE_GRADIENT, tuple(parts), words)
     return (
         _blame_changed_gradients(wrong)
         or _blame_multiple(wrong)
@@ -149,14 +136,14 @@ def _blame_changed_gradients(wrong: WrongStep) -> Blame | None:
     when = f"between the backward pass and the optimizer's step, in step {wrong.number}{wrong.where}"
     if max(rests) >= _SAME:
         return Blame(
-            GRADIENT,
+            kinds.GRADIENT,
             tuple(wrong.parts),
             f"gradients are changed {when}, as clipping each value does",
             remedy=_CHANGED_REMEDY,
         )
-    factors = dict.fromkeys(describe_factor(scale) for scale in scales)
+    factors = dict.fromkeys(kinds.describe_factor(scale) for scale in scales)
     words = f"gradients become {' or '.join(factors)} what they were {when}: clipping, or a factor"
-    return Blame(SCALED, tuple(wrong.parts), words, remedy=_CHANGED_REMEDY)
+    return Blame(kinds.SCALED, tuple(wrong.parts), words, remedy=_CHANGED_REMEDY)
 
 
 def _blame_multiple(wrong: WrongStep) -> Blame | None:
@@ -182,7 +169,7 @@ def _blame_multiple(wrong: WrongStep) -> Blame | None:
             _MOVED_REMEDY,
         )
     words = (
-        f"step {number} moves the parameters {describe_factor(first.scale)}"
+        f"step {number} moves the parameters {kinds.describe_factor(first.scale)}"
         f" what it should{wrong.where}: {why}"
     )
     return Blame(_kind(wrong), tuple(parts), words, remedy=remedy)
@@ -261,11 +248,11 @@ def _blame_no_step(wrong: WrongStep) -> Blame:
         words = (
             f"step {number + 1} moves the parameters as the gradients of step {number} ask for{wrong.where}"
         )
-        return Blame(LATE_GRADIENT, tuple(wrong.parts), words)
+        return Blame(kinds.LATE_GRADIENT, tuple(wrong.parts), words)
     return Blame(
         _kind(wrong), tuple(wrong.parts), f"the optimizer changes no parameter in step {number}{wrong.where}"
     )
 
 
 def _kind(wrong: WrongStep) -> FindingKind:
-    return RANKS_DIFFER if wrong.odd and len(wrong.parts) < len(wrong.together) else PARAMETERS
+    return kinds.RANKS_DIFFER if wrong.odd and len(wrong.parts) < len(wrong.together) else kinds.PARAMETERS

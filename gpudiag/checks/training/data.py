@@ -2,14 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpudiag.checks.training.kinds import (
-    NOT_COVERED,
-    ORDER_REPEATS,
-    OTHER_SAMPLES,
-    SAME_SAMPLES,
-    UNEVEN,
-    verb,
-)
+from gpudiag.checks.training import kinds
 from gpudiag.checks.training.steps import where
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding
@@ -76,7 +69,9 @@ def _judge_disjoint(measurement: StrategyMeasurement, order: Order) -> Finding |
             message = f"{name_ranks(sharing)} read the same {samples} in epoch {epoch}"
             few = len(shared) <= _PADDED * min(len(ranks[rank]) for rank in sharing)
             remedy = _PADDED_REMEDY if few else ""
-            return SAME_SAMPLES.finding(HostSubject(measurement.host), message, *evidence, remedy=remedy)
+            return kinds.SAME_SAMPLES.finding(
+                HostSubject(measurement.host), message, *evidence, remedy=remedy
+            )
     return None
 
 
@@ -89,14 +84,14 @@ def _judge_rows(measurement: StrategyMeasurement) -> Finding | None:
     ranks = sorted({step.rank for step in changed if step.step == first})
     what = " and ".join(sorted({name for step in changed for name in step.changed}))
     message = (
-        f"{name_ranks(ranks)} {verb(ranks, 'trains', 'train')} on {what} that are not those of"
+        f"{name_ranks(ranks)} {kinds.verb(ranks, 'trains', 'train')} on {what} that are not those of"
         f" its samples, from step {first} on"
     )
     evidence = (
         Evidence("steps", len({step.step for step in changed}), limit=0, source="data set"),
         Evidence("step", first, source="data set"),
     )
-    return OTHER_SAMPLES.finding(where(measurement, ranks), message, *evidence)
+    return kinds.OTHER_SAMPLES.finding(where(measurement, ranks), message, *evidence)
 
 
 def _pairs(ranks: list[int]) -> Iterator[tuple[int, int]]:
@@ -120,7 +115,7 @@ def _judge_covering(measurement: StrategyMeasurement, order: Order) -> Finding |
             Evidence("samples", total, source="the data set"),
             Evidence("epoch", epoch, source=_SOURCE),
         )
-        return NOT_COVERED.finding(
+        return kinds.NOT_COVERED.finding(
             where(measurement, sorted({step.rank for step in _short_batches(measurement, epoch)})),
             message,
             *evidence,
@@ -144,7 +139,7 @@ def _describe_short(measurement: StrategyMeasurement, epoch: int) -> str:
     first = min(short, key=lambda step: (step.step, step.rank))
     ranks = sorted({step.rank for step in short if step.step == first.step})
     most = max(len(step.samples) for step in measurement.steps if step.epoch == epoch)
-    had = f"{verb(ranks, 'has', 'have')} {len(first.samples)} samples in step {first.step}"
+    had = f"{kinds.verb(ranks, 'has', 'have')} {len(first.samples)} samples in step {first.step}"
     return f"{name_ranks(ranks)} {had}, where other batches have {most}"
 
 
@@ -174,7 +169,7 @@ def _judge_shuffled(measurement: StrategyMeasurement, order: Order) -> Finding |
                 Evidence("epoch", epoch, source=_SOURCE),
                 Evidence("step", step, source=_SOURCE),
             )
-            return ORDER_REPEATS.finding(HostSubject(measurement.host), message, *evidence)
+            return kinds.ORDER_REPEATS.finding(HostSubject(measurement.host), message, *evidence)
     return None
 
 
@@ -186,12 +181,12 @@ def _judge_even(measurement: StrategyMeasurement) -> Finding | None:
         fewest, most = min(steps.values()), max(steps.values())
         short = [rank for rank, count in steps.items() if count == fewest]
         message = (
-            f"{name_ranks(short)} {verb(short, 'has', 'have')} {count_of(fewest, 'step')} "
+            f"{name_ranks(short)} {kinds.verb(short, 'has', 'have')} {count_of(fewest, 'step')} "
             f"in epoch {epoch}, and others have {most}"
         )
         evidence = (
             Evidence("steps", fewest, limit=most, source=_SOURCE),
             Evidence("epoch", epoch, source=_SOURCE),
         )
-        return UNEVEN.finding(where(measurement, short), message, *evidence)
+        return kinds.UNEVEN.finding(where(measurement, short), message, *evidence)
     return None

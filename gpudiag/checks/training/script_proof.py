@@ -3,19 +3,7 @@
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
-from gpudiag.checks.training.kinds import (
-    GRADIENTS_LEFT_SUMMED,
-    INITIAL_PARAMETERS,
-    NOT_AVERAGED,
-    NOT_FINITE,
-    NOT_TRAINED,
-    NOTHING_CROSSED,
-    ORDER_REPEATS,
-    PARAMETERS_SUMMED,
-    RANKS_DIFFER,
-    SAME_SAMPLES,
-    verb,
-)
+from gpudiag.checks.training import kinds
 from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.number_ranges import name_ranks
@@ -61,7 +49,7 @@ def judge_proof(
         message = (
             "no backward pass ran, and no optimizer of torch made a step: nothing of a training was seen"
         )
-        found.append(NOT_TRAINED.finding(HostSubject(host), message, evidence))
+        found.append(kinds.NOT_TRAINED.finding(HostSubject(host), message, evidence))
     elif not is_alone and not found and ended_well and not any(_crosses(one) for one in facts.values()):
         trained = max(one.steps for one in facts.values())
         evidence = Evidence("optimizer_steps", trained, source=_SOURCE)
@@ -70,7 +58,7 @@ def judge_proof(
             "a process group was opened, but no gradient was averaged over it"
             f" ({what}): the training is not proved"
         )
-        found.append(NOTHING_CROSSED.finding(HostSubject(host), message, evidence))
+        found.append(kinds.NOTHING_CROSSED.finding(HostSubject(host), message, evidence))
     found.sort(key=lambda finding: finding.outcome is not Outcome.FAIL)
     listed = _list(facts, {finding.code for finding in found})
     return tuple(found), tuple(one for one in listed if not (is_alone and one.name in _OVER_RANKS))
@@ -94,12 +82,12 @@ def _judge_losses(facts: Facts, script: ScriptResult, host: str) -> Iterator[Fin
     theirs = {hosts.get(rank, host) for rank in ranks}
     subject = about_ranks(ranks, theirs.pop() if len(theirs) == 1 else host)
     message = f"the loss of {name_ranks(ranks)} is not finite in backward pass {first}"
-    yield NOT_FINITE.finding(subject, message, Evidence("backward", first, source=_SOURCE))
+    yield kinds.NOT_FINITE.finding(subject, message, Evidence("backward", first, source=_SOURCE))
 
 
 def _judge_sums(facts: Facts, host: str) -> Iterator[Finding]:
     workers = len(facts)
-    for what, kind in (("parameters", PARAMETERS_SUMMED), ("gradients", GRADIENTS_LEFT_SUMMED)):
+    for what, kind in (("parameters", kinds.PARAMETERS_SUMMED), ("gradients", kinds.GRADIENTS_LEFT_SUMMED)):
         if all(one.summed == what for one in facts.values()):
             message = (
                 f"{what} are added up over the {workers} ranks by all_reduce, and not divided by {workers}"
@@ -120,10 +108,10 @@ def _judge_parameters(facts: Facts, host: str) -> Iterator[Finding]:
     apart = f"the ranks hold different parameters {when} of their optimizer"
     if all(one.wrapped and not one.forwards for one in facts.values()):
         message = f"{apart}: a model was wrapped in DDP, and the wrapped one was never called"
-        yield NOT_AVERAGED.finding(HostSubject(host), message, *evidence)
+        yield kinds.NOT_AVERAGED.finding(HostSubject(host), message, *evidence)
     elif not any(_crosses(one) for one in facts.values()):
         message = f"{apart}: no gradient was averaged over the process group: each rank trains by itself"
-        yield NOT_AVERAGED.finding(HostSubject(host), message, *evidence)
+        yield kinds.NOT_AVERAGED.finding(HostSubject(host), message, *evidence)
     elif all(one.forwards for one in facts.values()):
         yield _judge_wrapped(facts, host, apart, step, evidence)
 
@@ -143,16 +131,16 @@ def _judge_wrapped(facts: Facts, host: str, apart: str, step: int, evidence: tup
             f"{apart}: the last pass before every step is inside no_sync(),"
             " and its gradients are not averaged"
         )
-        return NOT_AVERAGED.finding(subject, message, *evidence, remedy=_SYNC_REMEDY)
+        return kinds.NOT_AVERAGED.finding(subject, message, *evidence, remedy=_SYNC_REMEDY)
     if step == 0:
         message = (
             f"{apart}: they were changed on some ranks after DDP had wrapped the model,"
             " as by a checkpoint that one rank loads"
         )
-        return INITIAL_PARAMETERS.finding(subject, message, *evidence, remedy=_LOADED_REMEDY)
+        return kinds.INITIAL_PARAMETERS.finding(subject, message, *evidence, remedy=_LOADED_REMEDY)
     others = _other_settings(facts)
     why = f", and their optimizers differ: {others}" if others else ""
-    return RANKS_DIFFER.finding(subject, f"{apart}, though DDP averages the gradients{why}", *evidence)
+    return kinds.RANKS_DIFFER.finding(subject, f"{apart}, though DDP averages the gradients{why}", *evidence)
 
 
 def _other_settings(facts: Facts) -> str:
@@ -202,13 +190,13 @@ def _judge_samples(facts: Facts, host: str) -> Iterator[Finding]:
             f" {part[0]} of {part[1]} is read twice"
         )
         evidence = Evidence("parts", len(set(shares.values())), limit=workers, source=_SOURCE)
-        yield SAME_SAMPLES.finding(HostSubject(host), message, evidence, remedy=_SAME_PART_REMEDY)
+        yield kinds.SAME_SAMPLES.finding(HostSubject(host), message, evidence, remedy=_SAME_PART_REMEDY)
         return
     shared = 0 if len(shares) == workers or not _is_replicated(facts) else _shared_samples(facts)
     if shared:
         ranks = sorted(facts)
         message = (
-            f"{name_ranks(ranks)} {verb(ranks, 'reads', 'read')} the same samples: {shared} of"
+            f"{name_ranks(ranks)} {kinds.verb(ranks, 'reads', 'read')} the same samples: {shared} of"
             " the first are on several of them"
         )
         facts_of_it = (
@@ -218,7 +206,7 @@ def _judge_samples(facts: Facts, host: str) -> Iterator[Finding]:
             ),
         )
         placed = all(one.sampler != "whole" for one in facts.values())
-        yield SAME_SAMPLES.finding(
+        yield kinds.SAME_SAMPLES.finding(
             HostSubject(host), message, *facts_of_it, remedy=_SAMPLER_REMEDY if placed else ""
         )
 
@@ -246,7 +234,7 @@ def _judge_orders(facts: Facts, host: str) -> Iterator[Finding]:
         epochs = max(one.epochs for one in facts.values())
         message = f"{repeated + 1} of {epochs} epochs read the samples in one and the same order"
         evidence = Evidence("repeated_epochs", repeated, limit=0, source=_SOURCE)
-        yield ORDER_REPEATS.finding(HostSubject(host), message, evidence)
+        yield kinds.ORDER_REPEATS.finding(HostSubject(host), message, evidence)
 
 
 def _list(facts: Facts, codes: set[str]) -> Iterator[Verification]:
@@ -256,7 +244,7 @@ def _list(facts: Facts, codes: set[str]) -> Iterator[Verification]:
     crosses = all(_crosses(one) for one in facts.values())
     yield Verification("gradients_crossed", crosses)
     differ = _first_difference(facts) is not None
-    wrong = bool({NOT_AVERAGED.code, RANKS_DIFFER.code, INITIAL_PARAMETERS.code} & codes)
+    wrong = bool({kinds.NOT_AVERAGED.code, kinds.RANKS_DIFFER.code, kinds.INITIAL_PARAMETERS.code} & codes)
     same: Reading[bool] = not wrong
     if any(one.sharded for one in facts.values()):
         same = _not_seen("every rank keeps its part of them")
@@ -270,9 +258,9 @@ def _list(facts: Facts, codes: set[str]) -> Iterator[Verification]:
         float(len(looked)) if looked else Missing(MissingReason.NOT_ASKED, "they were not compared"),
     )
     yield Verification(
-        "losses_finite", NOT_FINITE.code not in codes if backwards else _not_seen("no backward pass")
+        "losses_finite", kinds.NOT_FINITE.code not in codes if backwards else _not_seen("no backward pass")
     )
-    samples: Reading[bool] = SAME_SAMPLES.code not in codes
+    samples: Reading[bool] = kinds.SAME_SAMPLES.code not in codes
     if any(one.sampler is None for one in facts.values()):
         samples = _not_seen("no loader of torch fed the training")
     elif samples and not all(one.samples or one.share for one in facts.values()):
@@ -281,7 +269,7 @@ def _list(facts: Facts, codes: set[str]) -> Iterator[Verification]:
         samples = _not_seen("ranks do not train one and the same model")
     yield Verification("own_samples", samples)
     epochs = min(one.epochs for one in facts.values())
-    orders: Reading[bool] = ORDER_REPEATS.code not in codes
+    orders: Reading[bool] = kinds.ORDER_REPEATS.code not in codes
     yield Verification(
         "order_changes",
         orders if epochs > 1 else _not_seen("fewer than two epochs of a sampler that shuffles"),

@@ -7,6 +7,7 @@ it explains becomes a finding.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpudiag.checks.training import kinds
 from gpudiag.checks.training.blame import (
     Blame,
     Together,
@@ -15,18 +16,6 @@ from gpudiag.checks.training.blame import (
     blame_gradient,
 )
 from gpudiag.checks.training.blame_step import WrongStep, blame_step
-from gpudiag.checks.training.kinds import (
-    GRADIENT,
-    LOSS,
-    NOT_AVERAGED,
-    NOT_FINITE,
-    RANK_CORRUPT,
-    SUMMED,
-    TENSOR_NOT_AVERAGED,
-    UNUSED,
-    name_tensors,
-    verb,
-)
 from gpudiag.model.evidence import Evidence, HostSubject, Subject, about_ranks
 from gpudiag.model.finding import Finding
 from gpudiag.model.number_ranges import name_ranks
@@ -146,7 +135,7 @@ def _judge_finite(measurement: StrategyMeasurement, together: Together) -> Findi
         return None
     step = together[bad[0]]
     message = f"{what} of {name_ranks(bad)} is not finite in step {step.step}"
-    return NOT_FINITE.finding(where(measurement, bad), message, *evidence_of(together))
+    return kinds.NOT_FINITE.finding(where(measurement, bad), message, *evidence_of(together))
 
 
 _FROZEN_REMEDY = "Freeze the same parameters on every rank (requires_grad_), before the model is wrapped."
@@ -167,16 +156,18 @@ def _judge_unused(measurement: StrategyMeasurement, together: Together) -> Findi
             f"every rank computed gradients in step {number}, and none reached the parameters:"
             " the backward pass does not average them"
         )
-        return NOT_AVERAGED.finding(
+        return kinds.NOT_AVERAGED.finding(
             HostSubject(measurement.host), message, *evidence_of(together), remedy=_NOT_HANDED_OVER_REMEDY
         )
     ranks = [rank for rank, step in together.items() if step.unused]
     alone = len(ranks) < len(together)
     where_to = f" on {name_ranks(ranks)}, and one on the others: frozen there, or not used" if alone else ""
-    message = f"{name_tensors(unused)} got no gradient in step {number}{where_to}"
+    message = f"{kinds.name_tensors(unused)} got no gradient in step {number}{where_to}"
     evidence = Evidence("unused_parameters", len(unused), limit=0, source="verified steps")
     remedy = _FROZEN_REMEDY if alone else ""
-    return UNUSED.finding(where(measurement, ranks), message, evidence, *evidence_of(together), remedy=remedy)
+    return kinds.UNUSED.finding(
+        where(measurement, ranks), message, evidence, *evidence_of(together), remedy=remedy
+    )
 
 
 def judge_last_step(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
@@ -191,11 +182,11 @@ def judge_last_step(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
         return ()
     ranks, names = sorted(together), sorted({name for step in together.values() for name in step.unused})
     message = (
-        f"{name_tensors(names)} got no gradient in step {last} on {name_ranks(ranks)}, and the other ranks"
+        f"{kinds.name_tensors(names)} got no gradient in step {last} on {name_ranks(ranks)}, and the other ranks"
         " did not end that step: they wait for it in the averaging"
     )
     evidence = Evidence("unused_parameters", len(names), limit=0, source="verified steps")
-    return (UNUSED.finding(where(measurement, ranks), message, evidence, remedy=_FROZEN_REMEDY),)
+    return (kinds.UNUSED.finding(where(measurement, ranks), message, evidence, remedy=_FROZEN_REMEDY),)
 
 
 def _judge_gradients(
@@ -242,22 +233,22 @@ def _judge_by_scale(
     if alone and workers > 1:
         words = (
             f"gradients are not averaged in step {number}: {name_ranks(alone)}"
-            f" {verb(alone, 'steps on its', 'step on their')} own samples"
+            f" {kinds.verb(alone, 'steps on its', 'step on their')} own samples"
         )
-        blame = Blame(NOT_AVERAGED, alone, words)
+        blame = Blame(kinds.NOT_AVERAGED, alone, words)
     elif 0 < len(names) * 2 < len(worst.gradients) and len(guilty) > 1:
-        words = f"the gradient of {name_tensors(names)} is not averaged over the ranks (step {number})"
-        blame = Blame(TENSOR_NOT_AVERAGED, guilty, words)
+        words = f"the gradient of {kinds.name_tensors(names)} is not averaged over the ranks (step {number})"
+        blame = Blame(kinds.TENSOR_NOT_AVERAGED, guilty, words)
     elif workers > 1 and abs(multiple / workers - 1) < _MULTIPLE_ERROR:
         words = (
             f"gradients are {workers} times what they should be, from step {number} on: summed, not averaged"
         )
-        blame = Blame(SUMMED, tuple(together), words)
+        blame = Blame(kinds.SUMMED, tuple(together), words)
     elif len(guilty) == 1 < workers:
         words = f"rank {guilty[0]} alone has different gradients from the others in step {number}"
-        blame = Blame(RANK_CORRUPT, guilty, words)
+        blame = Blame(kinds.RANK_CORRUPT, guilty, words)
     else:
-        blame = Blame(GRADIENT, guilty, f"gradients of {name_ranks(guilty)} are wrong in step {number}")
+        blame = Blame(kinds.GRADIENT, guilty, f"gradients of {name_ranks(guilty)} are wrong in step {number}")
     return _finding(measurement, blame, *facts)
 
 
@@ -324,7 +315,7 @@ def _judge_loss(measurement: StrategyMeasurement, together: Together) -> Finding
         return None
     message = f"the mean loss of step {number} is {mean:.6g}, and that of a single process {expected:.6g}"
     evidence = Evidence("loss_error", _rounded(error), limit=_rounded(limit), source=SOURCE)
-    return LOSS.finding(HostSubject(measurement.host), message, evidence, *evidence_of(together))
+    return kinds.LOSS.finding(HostSubject(measurement.host), message, evidence, *evidence_of(together))
 
 
 def _wrong_tensors(together: Together, limit: float) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from gpudiag.linux.cgroup import parse_numbers, throttled_seconds
+from gpudiag.linux.proc import read_text
 from gpudiag.model.codec import decode
 from gpudiag.model.measure import HostCounters
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, Absent, Sheet
@@ -17,16 +18,18 @@ _STEAL_COLUMN = 8  # of the line `cpu` in /proc/stat, in clock ticks
 def read_host_counters(root: str = "/") -> HostCounters:
     """The counters of this host now; each that cannot be read is missing with its reason."""
     sheet = Sheet()
-    sheet.read("tcp_retransmits", lambda: parse_protocol(_text(root, "proc/net/snmp"), "Tcp", "RetransSegs"))
     sheet.read(
-        "tcp_timeouts", lambda: parse_protocol(_text(root, "proc/net/netstat"), "TcpExt", "TCPTimeouts")
+        "tcp_retransmits", lambda: parse_protocol(read_text(root, "proc/net/snmp"), "Tcp", "RetransSegs")
+    )
+    sheet.read(
+        "tcp_timeouts", lambda: parse_protocol(read_text(root, "proc/net/netstat"), "TcpExt", "TCPTimeouts")
     )
     sheet.read_together(
-        ("interface_errors", "interface_drops"), lambda: parse_interfaces(_text(root, "proc/net/dev"))
+        ("interface_errors", "interface_drops"), lambda: parse_interfaces(read_text(root, "proc/net/dev"))
     )
-    sheet.read("steal_seconds", lambda: parse_steal_seconds(_text(root, "proc/stat")))
+    sheet.read("steal_seconds", lambda: parse_steal_seconds(read_text(root, "proc/stat")))
     sheet.read("throttled_seconds", _read_throttled_seconds, root)
-    sheet.read("oom_kills", lambda: parse_vmstat(_text(root, "proc/vmstat"), "oom_kill"))
+    sheet.read("oom_kills", lambda: parse_vmstat(read_text(root, "proc/vmstat"), "oom_kill"))
     document = sheet.document()
     return decode(HostCounters, {**dict.fromkeys(document["missing"]), **document})
 
@@ -81,15 +84,10 @@ def parse_vmstat(text: str, counter: str) -> int:
 
 def _read_throttled_seconds(root: str) -> float:
     """The throttled seconds of this process's control group."""
-    for line in _text(root, "proc/self/cgroup").splitlines():
+    for line in read_text(root, "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "" and os.path.exists(os.path.join(root, "sys/fs/cgroup/cgroup.controllers")):
-            return parse_throttled_seconds(_text(root, f"sys/fs/cgroup{path}/cpu.stat"))
+            return parse_throttled_seconds(read_text(root, f"sys/fs/cgroup{path}/cpu.stat"))
         if "cpu" in controllers.split(","):
-            return parse_throttled_seconds(_text(root, f"sys/fs/cgroup/{controllers}{path}/cpu.stat"))
+            return parse_throttled_seconds(read_text(root, f"sys/fs/cgroup/{controllers}{path}/cpu.stat"))
     raise Absent(NOT_SUPPORTED, "no control group counts processor time")
-
-
-def _text(root: str, path: str) -> str:
-    with open(os.path.join(root, path)) as file:
-        return file.read()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gpudiag.linux.cgroup import parse_groups
+from gpudiag.linux.proc import read_text
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet
 
 _UNLIMITED = "unlimited"
@@ -27,7 +28,7 @@ SIMULATED_FILE = "run/gpudiag/filesystems"
 
 def read_process_limits(root: str = "/") -> dict[str, Any]:
     """The soft limits of this process, from /proc/self/limits (proc(5)); None is unlimited."""
-    text = _text(os.path.join(root, "proc/self/limits"))
+    text = read_text(os.path.join(root, "proc/self/limits"))
     sheet = Sheet()
     for field, name in _LIMIT_NAMES:
         sheet.read(field, parse_limit, text, name)
@@ -73,7 +74,7 @@ def read_cgroup(root: str = "/") -> dict[str, Any]:
 
 def _hierarchy(root: str) -> tuple[int, dict[str, str]]:
     """The cgroup version in use, and this process's path by controller ("" in v2)."""
-    paths = parse_groups(_text(os.path.join(root, "proc/self/cgroup")))
+    paths = parse_groups(read_text(os.path.join(root, "proc/self/cgroup")))
     if os.path.exists(os.path.join(root, "sys/fs/cgroup/cgroup.controllers")):
         return 2, {"": paths.get("", "/")}
     if os.path.isdir(os.path.join(root, "sys/fs/cgroup/memory")):
@@ -91,7 +92,7 @@ def _upwards(root: str, top: str, path: str) -> list[str]:
 def _tightest(groups: list[str], name: str, parse: Callable[[str], Any]) -> Any:
     """The smallest limit of the groups; None if none sets one. Raises Absent: no group has such a file."""
     texts = [
-        _text(os.path.join(group, name)) for group in groups if os.path.exists(os.path.join(group, name))
+        read_text(os.path.join(group, name)) for group in groups if os.path.exists(os.path.join(group, name))
     ]
     if not texts:
         raise Absent(NOT_SUPPORTED, f"the control group has no {name}")
@@ -102,7 +103,7 @@ def _tightest(groups: list[str], name: str, parse: Callable[[str], Any]) -> Any:
 def _nearest(groups: list[str], name: str) -> str:
     for group in groups:
         if os.path.exists(os.path.join(group, name)):
-            return _text(os.path.join(group, name))
+            return read_text(os.path.join(group, name))
     raise Absent(NOT_SUPPORTED, f"the control group has no {name}")
 
 
@@ -125,15 +126,10 @@ def _quota_v1(groups: list[str]) -> float | None:
     quotas = []
     for group in groups:
         if os.path.exists(os.path.join(group, "cpu.cfs_quota_us")):
-            quota = int(_text(os.path.join(group, "cpu.cfs_quota_us")))
-            period = int(_text(os.path.join(group, "cpu.cfs_period_us")))
+            quota = int(read_text(os.path.join(group, "cpu.cfs_quota_us")))
+            period = int(read_text(os.path.join(group, "cpu.cfs_period_us")))
             quotas += [quota / period] if quota > 0 else []
     return min(quotas) if quotas else None
-
-
-def _text(path: str) -> str:
-    with open(path) as file:
-        return file.read()
 
 
 def read_filesystems(root: str, environment: Mapping[str, str]) -> list[dict[str, Any]]:

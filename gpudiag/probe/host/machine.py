@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from gpudiag.linux.proc import read_line, read_text
 from gpudiag.model.number_ranges import order_of_name
 from gpudiag.model.untrusted_text import escape_controls
-from gpudiag.probe.host.network import read_interfaces
+from gpudiag.probe.host.interfaces import read_interfaces
 from gpudiag.probe.host.pci import read_kernel_driver, read_pci_devices
 from gpudiag.probe.host.processes import read_container, read_job_cgroup
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet, reason_of
@@ -34,14 +35,14 @@ def stream_machine(emit: Callable[[Any], None], root: str = "/") -> None:
 def read_machine(root: str = "/") -> dict[str, Any]:
     """Every field of model.host.Machine but the allocation, each a value or the reason for none."""
     sheet = Sheet(reason_of)
-    sheet.read("hostname", lambda: escape_controls(_line(root, "proc/sys/kernel/hostname")))
-    sheet.read("kernel_release", _line, root, "proc/sys/kernel/osrelease")
-    sheet.read("operating_system", lambda: parse_os_release(_text(root, "etc/os-release")))
-    sheet.read("boot_id", _line, root, "proc/sys/kernel/random/boot_id")
+    sheet.read("hostname", lambda: escape_controls(read_line(root, "proc/sys/kernel/hostname")))
+    sheet.read("kernel_release", read_line, root, "proc/sys/kernel/osrelease")
+    sheet.read("operating_system", lambda: parse_os_release(read_text(root, "etc/os-release")))
+    sheet.read("boot_id", read_line, root, "proc/sys/kernel/random/boot_id")
     _read_processor(root, sheet)
     _read_memory(root, sheet)
     sheet.read_together(("kernel_driver_version", "kernel_driver_flavor"), read_kernel_driver, root)
-    sheet.read("kernel_modules", lambda: parse_modules(_text(root, "proc/modules")))
+    sheet.read("kernel_modules", lambda: parse_modules(read_text(root, "proc/modules")))
     sheet.read("pci_devices", read_pci_devices, root)
     sheet.read("device_nodes", _device_nodes, root)
     sheet.read("interfaces", read_interfaces, root)
@@ -55,16 +56,18 @@ def read_machine(root: str = "/") -> dict[str, Any]:
 def _read_processor(root: str, sheet: Sheet) -> None:
     sheet.read("processor", _processor, root)
     sheet.read("processor_architecture", _architecture, root)
-    sheet.read("logical_processors", lambda: count_in_list(_line(root, "sys/devices/system/cpu/online")))
+    sheet.read("logical_processors", lambda: count_in_list(read_line(root, "sys/devices/system/cpu/online")))
     sheet.read(
         "logical_processors_allowed",
-        lambda: count_in_list(_field(_text(root, "proc/self/status"), "Cpus_allowed_list")),
+        lambda: count_in_list(_field(read_text(root, "proc/self/status"), "Cpus_allowed_list")),
     )
 
 
 def _read_memory(root: str, sheet: Sheet) -> None:
-    sheet.read("memory_total_bytes", lambda: parse_meminfo(_text(root, "proc/meminfo"), "MemTotal"))
-    sheet.read("memory_available_bytes", lambda: parse_meminfo(_text(root, "proc/meminfo"), "MemAvailable"))
+    sheet.read("memory_total_bytes", lambda: parse_meminfo(read_text(root, "proc/meminfo"), "MemTotal"))
+    sheet.read(
+        "memory_available_bytes", lambda: parse_meminfo(read_text(root, "proc/meminfo"), "MemAvailable")
+    )
     sheet.read("shared_memory_total_bytes", _shared_memory, root)
 
 
@@ -92,7 +95,7 @@ def _architecture(root: str) -> str:
     """The machine's architecture; under another root, by names in its /proc/version and /proc/cpuinfo."""
     if root == "/":
         return os.uname().machine
-    text = _text(root, "proc/version") + _text(root, "proc/cpuinfo")[:_CPUINFO_BYTES]
+    text = read_text(root, "proc/version") + read_text(root, "proc/cpuinfo")[:_CPUINFO_BYTES]
     for architecture, mark in (
         ("aarch64", r"aarch64|CPU implementer"),
         ("x86_64", r"x86_64|amd64|vendor_id"),
@@ -118,13 +121,13 @@ def _shared_memory(root: str) -> int:
     if root == "/":
         shm = os.statvfs(_SHARED_MEMORY)
         return shm.f_blocks * shm.f_frsize
-    for line in _text(root, "proc/mounts").splitlines():
+    for line in read_text(root, "proc/mounts").splitlines():
         words = line.split()
         if len(words) > 3 and words[1] == _SHARED_MEMORY:
             sizes = [option for option in words[3].split(",") if option.startswith("size=")]
             if sizes:
                 return parse_size_bytes(sizes[0].removeprefix("size="))
-            return parse_meminfo(_text(root, "proc/meminfo"), "MemTotal") // 2  # tmpfs(5), "size"
+            return parse_meminfo(read_text(root, "proc/meminfo"), "MemTotal") // 2  # tmpfs(5), "size"
     raise Absent(SOURCE_ABSENT, f"{_SHARED_MEMORY} is not mounted")
 
 
@@ -143,7 +146,7 @@ def _device_nodes(root: str) -> list[str]:
 def _preloaded(root: str) -> list[str]:
     """The libraries that ld.so(8) loads into every program; most machines have no such file."""
     try:
-        text = _text(root, "etc/ld.so.preload")
+        text = read_text(root, "etc/ld.so.preload")
     except FileNotFoundError:
         return []
     return [
@@ -167,14 +170,15 @@ def read_memory_only_nodes(root: str = "/") -> int:
 
     alone = parse_processor_list(with_memory) - parse_processor_list(with_processors)
     used = [
-        re.search(r"MemUsed:\s+(\d+) kB", _text(root, f"{directory}/node{node}/meminfo")) for node in alone
+        re.search(r"MemUsed:\s+(\d+) kB", read_text(root, f"{directory}/node{node}/meminfo"))
+        for node in alone
     ]
     return sum(int(found[1]) * KIB for found in used if found)
 
 
 def _nodes(root: str, name: str) -> str:
     try:
-        return _line(root, name)
+        return read_line(root, name)
     except FileNotFoundError:  # a kernel without NUMA
         return ""
 
@@ -186,12 +190,3 @@ def _field(text: str, name: str) -> str:
         if found.strip() == name:
             return value.strip()
     raise Absent(ERROR, f"no line {name!r}")
-
-
-def _line(root: str, name: str) -> str:
-    return _text(root, name).strip()
-
-
-def _text(root: str, name: str) -> str:
-    with open(os.path.join(root, name), errors="replace") as file:
-        return file.read()

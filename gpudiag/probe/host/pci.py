@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpudiag.linux.proc import read_line, read_text
 from gpudiag.probe.sheet import (
     ERROR,
     NO_PERMISSION,
@@ -60,8 +61,8 @@ def read_pci_devices(root: str = "/") -> list[dict[str, Any]]:
     found = []
     for address in sorted(os.listdir(bus)):
         directory = os.path.join(bus, address)
-        if _line(directory, "vendor") == f"0x{_NVIDIA}":
-            class_id = _line(directory, "class").removeprefix("0x")[:4]
+        if read_line(directory, "vendor") == f"0x{_NVIDIA}":
+            class_id = read_line(directory, "class").removeprefix("0x")[:4]
             if class_id in _CLASSES:
                 found.append(_read_device(directory, address, class_id))
     return found
@@ -70,10 +71,10 @@ def read_pci_devices(root: str = "/") -> list[dict[str, Any]]:
 def _read_device(directory: str, address: str, class_id: str) -> dict[str, Any]:
     sheet = Sheet(reason_of)
     sheet.values.update(bus_id=bus_id_of_address(address), vendor_id=_NVIDIA, class_id=class_id)
-    sheet.values["device_id"] = _line(directory, "device").removeprefix("0x")
+    sheet.values["device_id"] = read_line(directory, "device").removeprefix("0x")
     sheet.values["virtual_function"] = os.path.lexists(os.path.join(directory, "physfn"))
     sheet.read("driver", _driver, directory)
-    sheet.read("numa_node", lambda: parse_numa_node(_line(directory, "numa_node")))
+    sheet.read("numa_node", lambda: parse_numa_node(read_line(directory, "numa_node")))
     if is_asleep(directory):  # newer kernels wake it to read these files
         for field in (*_OF_LINKS, *(f"errors_{kind}" for kind, *_ in _ERROR_FILES)):
             sheet.mark(field, NOT_ASKED, ASLEEP)
@@ -85,7 +86,8 @@ def _read_device(directory: str, address: str, class_id: str) -> dict[str, Any]:
             sheet.read(f"{prefix}_width{limit}", _width, place, f"{which}_link_width")
     for kind, file, total in _ERROR_FILES:
         sheet.read(
-            f"errors_{kind}", lambda file=file, total=total: parse_error_total(_text(directory, file), total)
+            f"errors_{kind}",
+            lambda file=file, total=total: parse_error_total(read_text(directory, file), total),
         )
     return sheet.document()
 
@@ -119,7 +121,7 @@ def parse_numa_node(text: str) -> int:
 
 
 def _generation(directory: str, name: str) -> int:
-    return parse_generation(_link_file(directory, name))
+    return parse_generation(read_link_line(directory, name))
 
 
 def parse_generation(text: str) -> int:
@@ -135,7 +137,7 @@ def parse_generation(text: str) -> int:
 
 
 def _width(directory: str, name: str) -> int:
-    return parse_width(_link_file(directory, name))
+    return parse_width(read_link_line(directory, name))
 
 
 def parse_width(text: str) -> int:
@@ -146,20 +148,12 @@ def parse_width(text: str) -> int:
     return width
 
 
-def _link_file(directory: str, name: str) -> str:
+def read_link_line(directory: str, name: str) -> str:
+    """The line of a file about the PCIe link of a device. Raises Absent: none is described there."""
     try:
-        return _line(directory, name)
+        return read_line(directory, name)
     except FileNotFoundError:
         raise Absent(NOT_SUPPORTED, "no PCIe link is described there") from None
-
-
-def _line(directory: str, name: str) -> str:
-    return _text(directory, name).strip()
-
-
-def _text(directory: str, name: str) -> str:
-    with open(os.path.join(directory, name)) as file:
-        return file.read()
 
 
 _NVIDIA_VENDOR, _DISPLAY = "0x10de", "0x03"
@@ -182,7 +176,9 @@ def _bridges(bus: str) -> Iterator[str]:
     """The folders of all bridges between a GPU and its root."""
     for address in os.listdir(bus):
         folder = os.path.realpath(os.path.join(bus, address))
-        if _line(folder, "vendor") != _NVIDIA_VENDOR or not _line(folder, "class").startswith(_DISPLAY):
+        if read_line(folder, "vendor") != _NVIDIA_VENDOR or not read_line(folder, "class").startswith(
+            _DISPLAY
+        ):
             continue
         above = os.path.dirname(folder)
         while os.path.exists(os.path.join(above, "config")):

@@ -9,9 +9,10 @@ import os
 import re
 from typing import Any
 
+from gpudiag.linux.proc import read_line
 from gpudiag.model.number_ranges import order_of_name
-from gpudiag.probe.host.pci import parse_generation, parse_numa_node, parse_width
-from gpudiag.probe.sheet import NOT_ASKED, NOT_SUPPORTED, Absent, Sheet, reason_of
+from gpudiag.probe.host.pci import parse_generation, parse_numa_node, parse_width, read_link_line
+from gpudiag.probe.sheet import NOT_ASKED, Sheet, reason_of
 from gpudiag.probe.sleeping import ASLEEP, bus_id_of_address, is_asleep
 
 _NVIDIA = "0x10de"
@@ -31,7 +32,7 @@ def read_pci_places(root: str = "/") -> list[dict[str, Any]]:
     found = []
     for address in sorted(os.listdir(bus)):
         folder = os.path.realpath(os.path.join(bus, address))
-        kind = _kind(_line(folder, "vendor"), _line(folder, "class"))
+        kind = _kind(read_line(folder, "vendor"), read_line(folder, "class"))
         if kind is None and address in rdma:
             kind = "nic"
         if kind is not None:
@@ -60,14 +61,14 @@ def _place(folder: str, kind: str, rdma: list[str], interfaces: list[str]) -> di
         interfaces=interfaces,
     )
     sheet.values["virtual_function"] = os.path.lexists(os.path.join(folder, "physfn"))
-    sheet.read("numa_node", lambda: parse_numa_node(_line(folder, "numa_node")))
-    sheet.read("processors", _line, folder, "local_cpulist")
+    sheet.read("numa_node", lambda: parse_numa_node(read_line(folder, "numa_node")))
+    sheet.read("processors", read_line, folder, "local_cpulist")
     if is_asleep(folder):  # newer kernels wake it to read these files
         sheet.mark("link_generation", NOT_ASKED, ASLEEP)
         sheet.mark("link_width", NOT_ASKED, ASLEEP)
     else:
-        sheet.read("link_generation", lambda: parse_generation(_link(folder, "current_link_speed")))
-        sheet.read("link_width", lambda: parse_width(_link(folder, "current_link_width")))
+        sheet.read("link_generation", lambda: parse_generation(read_link_line(folder, "current_link_speed")))
+        sheet.read("link_width", lambda: parse_width(read_link_line(folder, "current_link_width")))
     return sheet.document()
 
 
@@ -94,15 +95,3 @@ def _by_address(directory: str) -> dict[str, list[str]]:
         if address is not None:
             found.setdefault(address, []).append(name)
     return found
-
-
-def _link(folder: str, name: str) -> str:
-    try:
-        return _line(folder, name)
-    except FileNotFoundError:
-        raise Absent(NOT_SUPPORTED, "no PCIe link is described there") from None
-
-
-def _line(folder: str, name: str) -> str:
-    with open(os.path.join(folder, name)) as file:
-        return file.read().strip()

@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from gpudiag.linux.proc import Stat, parse_stat, read_environment, read_stat, read_status
+from gpudiag.linux.proc import Stat, parse_stat, read_environment, read_stat, read_status, read_text
 from gpudiag.model.untrusted_text import escape_controls, mask_words
 from gpudiag.probe.sheet import ERROR, NO_PERMISSION, SOURCE_ABSENT, Absent, Sheet, reason_of
 
@@ -86,8 +86,8 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
         return sheet.document()
     sheet.read("user", _user, directory, root)
     sheet.read("command", _command, directory)
-    sheet.read("container_id", lambda: parse_container_id(_text(directory, "cgroup")))
-    sheet.read("state", lambda: parse_stat(_text(directory, "stat")).state)
+    sheet.read("container_id", lambda: parse_container_id(read_text(directory, "cgroup")))
+    sheet.read("state", lambda: parse_stat(read_text(directory, "stat")).state)
     sheet.read("started_at", _started_at, directory, root)
     sheet.read("slurm_job_id", _slurm_job_id, directory)
     return sheet.document()
@@ -146,7 +146,7 @@ def _user(directory: str, root: str) -> str:
 def user_name(uid: int, root: str = "/") -> str:
     """The name of a user, from the machine's passwd file, else from its name service; else the number."""
     try:
-        for line in _text(root, "etc/passwd").splitlines():
+        for line in read_text(root, "etc/passwd").splitlines():
             name, _, number, *_ = line.split(":")
             if number == str(uid):
                 return name
@@ -164,8 +164,8 @@ def user_name(uid: int, root: str = "/") -> str:
 
 def _command(directory: str) -> str:
     """The command line, secrets masked; where there is none (zombie, kernel thread), the name in brackets."""
-    words = _text(directory, "cmdline").strip("\0").split("\0")
-    shown = " ".join(mask_words(words)) if words != [""] else f"[{_text(directory, 'comm').strip()}]"
+    words = read_text(directory, "cmdline").strip("\0").split("\0")
+    shown = " ".join(mask_words(words)) if words != [""] else f"[{read_text(directory, 'comm').strip()}]"
     return escape_controls(shown)
 
 
@@ -188,7 +188,7 @@ def _slurm_job_id(directory: str) -> int:
         Absent: it has none, or its environment is another user's.
     """
     try:
-        found = parse_slurm_job(_text(directory, "cgroup"))
+        found = parse_slurm_job(read_text(directory, "cgroup"))
     except FileNotFoundError:  # a kernel without cgroups
         found = None
     if found is not None:
@@ -211,16 +211,11 @@ def parse_slurm_job(cgroup: str) -> int | None:
 
 def _started_at(directory: str, root: str) -> float:
     """Unix time of the start: boot time plus the start in clock ticks (proc_pid_stat(5), field 22)."""
-    started_seconds = parse_stat(_text(directory, "stat")).started_seconds
-    for line in _text(root, "proc/stat").splitlines():
+    started_seconds = parse_stat(read_text(directory, "stat")).started_seconds
+    for line in read_text(root, "proc/stat").splitlines():
         if line.startswith("btime "):
             return int(line.split()[1]) + started_seconds
     raise Absent(ERROR, "no btime in /proc/stat")
-
-
-def _text(directory: str, name: str) -> str:
-    with open(os.path.join(directory, name), errors="replace") as file:
-        return file.read()
 
 
 # --- the container around it
@@ -339,7 +334,6 @@ def parse_mounted_roots(mountinfo: str) -> list[str]:
 def _text_in(root: str, name: str) -> str:
     """A file's text; empty where it cannot be read, which is no evidence of a container."""
     try:
-        with open(os.path.join(root, name), errors="replace") as file:
-            return file.read()
+        return read_text(root, name)
     except OSError:
         return ""

@@ -15,14 +15,15 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any
 
+from gpudiag.linux.proc import read_line, read_text
 from gpudiag.model.untrusted_text import mask_text
+from gpudiag.probe.host.interfaces import read_infiniband_ports
 from gpudiag.probe.host.limits import (
     read_cgroup,
     read_filesystems,
     read_process_limits,
     read_shared_memory_available,
 )
-from gpudiag.probe.host.network import read_infiniband_ports
 from gpudiag.probe.host.pci import read_redirecting_bridges
 from gpudiag.probe.host.pci_places import read_pci_places
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet
@@ -45,7 +46,7 @@ def read_processor_layout(root: str = "/") -> dict[str, Any]:
 
 
 def _allowed(root: str) -> str:
-    for line in _text(os.path.join(root, "proc/self/status")).splitlines():
+    for line in read_text(os.path.join(root, "proc/self/status")).splitlines():
         name, _, value = line.partition(":")
         if name == "Cpus_allowed_list":
             return value.strip()
@@ -56,7 +57,7 @@ def _numa_nodes(root: str) -> list[dict[str, Any]]:
     directory = os.path.join(root, "sys/devices/system/node")
     numbers = sorted(int(found[1]) for name in os.listdir(directory) if (found := _NODE.fullmatch(name)))
     return [
-        {"node": number, "processors": _text(os.path.join(directory, f"node{number}/cpulist")).strip()}
+        {"node": number, "processors": read_text(os.path.join(directory, f"node{number}/cpulist")).strip()}
         for number in numbers
     ]
 
@@ -68,7 +69,7 @@ def _governors(root: str) -> list[str]:
     for name in os.listdir(directory):
         path = os.path.join(directory, name, "cpufreq/scaling_governor")
         if _PROCESSOR.fullmatch(name) and os.path.exists(path):
-            found.add(_text(path).strip())
+            found.add(read_text(path).strip())
     if not found:
         raise Absent(SOURCE_ABSENT, "no processor's frequency can be set here")
     return sorted(found)
@@ -115,16 +116,11 @@ def _firmware_is_virtual(root: str) -> bool:
     names = []
     for name in ("sys_vendor", "product_name"):
         with suppress(OSError):
-            names.append(_text(os.path.join(root, "sys/class/dmi/id", name)).strip())
+            names.append(read_text(os.path.join(root, "sys/class/dmi/id", name)).strip())
     if tuple(names) == _HYPER_V:
         return True
     named = any(one.startswith(_VIRTUAL_VENDORS) for one in names)
     return named and not any("metal" in one.lower() for one in names)
-
-
-def _text(path: str) -> str:
-    with open(path) as file:
-        return file.read()
 
 
 # --- services
@@ -144,8 +140,8 @@ def read_clock(root: str = "/") -> dict[str, Any]:
     """A sheet's document of model.ClockState."""
     directory = os.path.join(root, "sys/devices/system/clocksource/clocksource0")
     sheet = Sheet()
-    sheet.read("source", _line, directory, "current_clocksource")
-    sheet.read("sources_available", lambda: _line(directory, "available_clocksource").split())
+    sheet.read("source", read_line, directory, "current_clocksource")
+    sheet.read("sources_available", lambda: read_line(directory, "available_clocksource").split())
     sheet.read("synchronized", _is_synchronized, root)
     return sheet.document()
 
@@ -165,11 +161,6 @@ def _is_synchronized(root: str) -> bool:
     if state < 0:
         raise OSError(ctypes.get_errno(), "adjtimex")
     return state != _TIME_ERROR
-
-
-def _line(directory: str, name: str) -> str:
-    with open(os.path.join(directory, name)) as file:
-        return file.read().strip()
 
 
 def read_fabric_manager(root: str = "/") -> dict[str, Any]:
@@ -347,7 +338,7 @@ def read_memory_errors(root: str = "/") -> dict[str, int]:
     if not controllers:
         raise Absent(SOURCE_ABSENT, "the kernel monitors no memory controller")
     return {
-        field: sum(int(_line(directory, f"{controller}/{file}")) for controller in controllers)
+        field: sum(int(read_line(directory, f"{controller}/{file}")) for controller in controllers)
         for field, file in (("corrected", "ce_count"), ("uncorrected", "ue_count"))
     }
 
@@ -359,7 +350,7 @@ def read_iommu(root: str = "/") -> dict[str, Any]:
     if not groups:
         raise Absent(NOT_SUPPORTED, "the IOMMU is off, or there is none")
     kinds = {
-        _line(directory, f"{group}/type")
+        read_line(directory, f"{group}/type")
         for group in groups
         if _holds_gpu(root, os.path.join(directory, group))
     }
@@ -374,6 +365,6 @@ def _holds_gpu(root: str, group: str) -> bool:
 
 def _is_nvidia_display(directory: str) -> bool:
     try:
-        return _line(directory, "vendor") == "0x10de" and _line(directory, "class").startswith("0x03")
+        return read_line(directory, "vendor") == "0x10de" and read_line(directory, "class").startswith("0x03")
     except FileNotFoundError:  # not a PCI device
         return False

@@ -10,6 +10,7 @@ from gpudiag.model.codec import all_missing, join_sheets, missing_of, noun, read
 from gpudiag.model.device import Device, FailedCall, SourceState, SourceStatus
 from gpudiag.model.host import Container, Machine
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.remedy import fit_remedy, platform_of
 from gpudiag.probe.attaching import HANDLE_CALL, SECONDS_PER_GPU, Attaching
 from gpudiag.probe.sleeping import ASLEEP
 
@@ -431,7 +432,7 @@ def _failed(failure: NvmlFailure, machine: Machine) -> str:
         )
         return f"{CANNOT_LOAD} ({linker}): {_why_not_loaded(failure.words)}"
     reason = failure.words.replace(": ", ", ")  # behind the first colon begins what to do
-    words = f"nvmlInit failed ({reason})"
+    words, platform = f"nvmlInit failed ({reason})", platform_of(machine)
     if failure.code == _UNKNOWN_ERROR and machine.container is not None:
         return (
             f"{words}: restart the container; its devices were probably taken away, "
@@ -445,12 +446,11 @@ def _failed(failure: NvmlFailure, machine: Machine) -> str:
             " files: `ulimit -a`, `dmesg | tail`"
         )
     if failure.code == _GPU_IS_LOST:
-        return (
-            f"{words}: look for the GPU that fell off the bus with"
-            " `dmesg | grep Xid`, then power-cycle the machine"
-        )
+        written = "look for the GPU that fell off the bus with `dmesg | grep Xid`, then"
+        return f"{words}: {fit_remedy(f'{written} [power cycle: power-cycle the machine]', platform)}"
     if failure.code == _RESET_REQUIRED:
-        return f"{words}: find the GPU with `dmesg | grep Xid`, and reset it, or reboot"
+        reset = fit_remedy("find the GPU with `dmesg | grep Xid`, and [reset: reset it, or reboot]", platform)
+        return f"{words}: {reset}"
     return f"{words}: run `nvidia-smi`, and read `dmesg | grep NVRM`"
 
 

@@ -16,7 +16,7 @@ from gpudiag.ranks.agents.link import wait_readable
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.meeting_faults import MeetingFaults
 from gpudiag.ranks.agents.messages import DumpRequest
-from gpudiag.ranks.agents.network import NOTICE_SECONDS
+from gpudiag.ranks.agents.own_addresses import NOTICE_SECONDS
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.agents.tcp_counters import TcpCounters
 from gpudiag.ranks.clock import SAME_CLOCK, ClockOffset
@@ -36,7 +36,7 @@ from gpudiag.ranks.diagnosis.view import Life, RankView, ViewListener
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.rank.job import Job
-from gpudiag.ranks.run import RankEvent, RankResult, RankRun
+from gpudiag.ranks.rank_run import RankEvent, RankResult, RankRun
 from gpudiag.ranks.stages import IMPORT, INIT, RENDEZVOUS, Budgets
 
 # Deaths are noticed at once; this is how often stops, positions and events are polled. With four

@@ -18,7 +18,7 @@ from gpudiag.linux.interfaces import list_addresses
 from gpudiag.model.untrusted_text import escape_controls
 from gpudiag.ranks.agents.link import wait_readable
 from gpudiag.ranks.agents.messages import Card, decode_message, encode_message
-from gpudiag.ranks.agents.network import AGENT_PORTS
+from gpudiag.ranks.agents.own_addresses import AGENT_PORTS
 
 ANNOUNCE_PORTS = AGENT_PORTS[:16]  # of UDP: as many agents of one machine can be received
 _PORTS_OF_ONE_HOST = ANNOUNCE_PORTS[:4]  # at a host that is only known, and may not be of this job

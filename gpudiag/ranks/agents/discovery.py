@@ -12,7 +12,7 @@ from gpudiag.errors import LaunchError
 from gpudiag.linux.proc import children, is_alive, read_environment
 from gpudiag.ranks.agents.link import Link, connect_small
 from gpudiag.ranks.agents.messages import AgentLocation, RunKey
-from gpudiag.ranks.agents.network import AGENT_PORTS
+from gpudiag.ranks.agents.own_addresses import AGENT_PORTS
 from gpudiag.ranks.diagnosis.view import RankView
 
 # --- processes of the same torchrun

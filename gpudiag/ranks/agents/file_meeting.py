@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from gpudiag.errors import LaunchError
 from gpudiag.linux.interfaces import list_addresses
 from gpudiag.linux.namespaces import read_machine
-from gpudiag.ranks.agents.network import NOTICE_SECONDS
+from gpudiag.ranks.agents.own_addresses import NOTICE_SECONDS
 from gpudiag.ranks.environment import RankEnvironment
 
 _FOLDER_SUFFIX = ".gpudiag"

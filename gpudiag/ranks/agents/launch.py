@@ -24,7 +24,7 @@ from gpudiag.ranks.agents.interrupts import Interrupts, TerminatedError, noted_i
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.membership import Membership
 from gpudiag.ranks.agents.messages import Card
-from gpudiag.ranks.agents.network import (
+from gpudiag.ranks.agents.own_addresses import (
     NoAddressError,
     loopback_interface,
     names_are_late,
@@ -40,7 +40,7 @@ from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.launchers import Launcher, job_hosts, job_name
 from gpudiag.ranks.rank.job import Job, LocalRank
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.rank_run import RankEvent, RankRun
 from gpudiag.ranks.stages import RENDEZVOUS, Budgets
 
 TORCH = ("torch", "torch.distributed")

@@ -26,7 +26,7 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.script import explanation
 from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.ranks.agents.fork_server import ForkServer, OwnTemplate, TemplateProcess
-from gpudiag.ranks.agents.network import find_listener
+from gpudiag.ranks.agents.own_addresses import find_listener
 from gpudiag.ranks.agents.run_directory import RunDirectory
 from gpudiag.ranks.agents.tcp_counters import is_connected_to
 from gpudiag.ranks.diagnosis import evidence
@@ -38,7 +38,7 @@ from gpudiag.ranks.diagnosis.view import Life, RaisedError, RankView
 from gpudiag.ranks.event_log import EventReader
 from gpudiag.ranks.rank.board import PositionBoard
 from gpudiag.ranks.rank.job import Job, LocalRank
-from gpudiag.ranks.run import EventKind, RankEvent
+from gpudiag.ranks.rank_run import EventKind, RankEvent
 from gpudiag.ranks.stages import RENDEZVOUS, Position
 
 # --- what is known of one rank

@@ -28,7 +28,7 @@ from gpudiag.ranks.diagnosis.outage import CUT_SECONDS
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, UNANSWERED, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
 from gpudiag.ranks.event_log import EventLog
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.rank_run import RankEvent, RankRun
 from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 _TICK_SECONDS = 0.1

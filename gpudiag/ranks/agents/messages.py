@@ -13,7 +13,7 @@ from gpudiag.ranks.diagnosis.paths import Contact
 from gpudiag.ranks.diagnosis.start_error import StartFailure
 from gpudiag.ranks.diagnosis.survey import Target, Try
 from gpudiag.ranks.diagnosis.view import RankView
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.rank_run import RankEvent, RankRun
 
 
 @dataclass(frozen=True, slots=True)

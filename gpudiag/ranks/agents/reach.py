@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.agents.network import NOTICE_SECONDS, is_own_address
+from gpudiag.ranks.agents.own_addresses import NOTICE_SECONDS, is_own_address
 from gpudiag.ranks.agents.store_notes import StoreNotes
 from gpudiag.ranks.agents.survey import may_send_to
 from gpudiag.ranks.diagnosis.firewalls import OnlyOpenPort

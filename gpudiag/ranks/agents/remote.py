@@ -25,7 +25,7 @@ from gpudiag.ranks.diagnosis.split import Looker
 from gpudiag.ranks.diagnosis.start_error import FailedStart
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import SILENT_SECONDS
-from gpudiag.ranks.run import RankEvent
+from gpudiag.ranks.rank_run import RankEvent
 from gpudiag.ranks.stages import IMPORT, INIT, RENDEZVOUS
 
 # Agents report every tenth of a second; only gaps longer than this count as silence.

@@ -23,7 +23,7 @@ from gpudiag.ranks.rank.arrivals import ArrivalRecorder
 from gpudiag.ranks.rank.board import PositionBoard, PositionWriter
 from gpudiag.ranks.rank.context import RankContext
 from gpudiag.ranks.rank.job import Job, LocalRank
-from gpudiag.ranks.run import EventKind
+from gpudiag.ranks.rank_run import EventKind
 from gpudiag.ranks.stages import Place
 
 # --- the side channel

@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterable
 
 from gpudiag.errors import UsageError
+from gpudiag.model.nearest import nearest_hint
 from gpudiag.simulate.blueprint import Blueprint
 from gpudiag.simulate.faults import gpu as fault_gpu
 from gpudiag.simulate.faults import machine as fault_machine
 from gpudiag.simulate.faults.fault import Fault, FaultKind
 from gpudiag.simulate.faults.gpu import ask_for_recovery
-from gpudiag.simulate.names import nearest_hint
 
 _DRIVER, _TORCH, _LOAD = "driver", "torch", "load"
 _WHOLE_NUMBER = ("N", "LINK", "CODE")

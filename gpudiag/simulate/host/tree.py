@@ -7,7 +7,7 @@ from datetime import datetime
 
 from gpudiag.simulate.blueprint import NVIDIA_VENDOR_ID, Blueprint, HostFacts
 from gpudiag.simulate.host.driver import device_nodes, render_driver, render_kernel_log
-from gpudiag.simulate.host.network import render_network
+from gpudiag.simulate.host.interfaces import render_network
 from gpudiag.simulate.host.pci import cpulist, render_pci
 from gpudiag.simulate.host.processes import boot_time, render_open_nodes, render_processes
 from gpudiag.simulate.scenario import HostTree

@@ -13,7 +13,6 @@ from torch import nn
 from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.training import KeptTensor
 from gpudiag.training.group import TrainingGroup
-from gpudiag.training.job import TrainingJob
 from gpudiag.training.precision import Precision
 from gpudiag.training.reference import count_state, make_optimizer
 from gpudiag.training.tensors import (
@@ -25,6 +24,7 @@ from gpudiag.training.tensors import (
     local_part,
     names_by_id,
 )
+from gpudiag.training.training_job import TrainingJob
 
 # About this many buckets for a model's gradients: frameworks treat the first one differently from the others.
 BUCKETS = 4

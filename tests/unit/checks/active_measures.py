@@ -4,12 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from gpudiag.model.active import (
-    ACTIVE_TESTS,
     DETERMINISM,
     DEVICE_TO_HOST,
     HOST_TO_DEVICE,
+    MATMUL,
     MEMORY_COPY,
+    MEMORY_PATTERNS,
     PEER_COPY,
+    SUSTAINED,
     ActiveMeasurement,
     BandwidthResult,
     ComputeResult,
@@ -25,6 +27,10 @@ from gpudiag.model.measure import RankReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import Measures
 from tests.unit.model.nouns import make_device, make_snapshot
+
+ACTIVE_TESTS = (
+    MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, MATMUL, PEER_COPY, DETERMINISM, MEMORY_PATTERNS, SUSTAINED,
+)  # fmt: skip
 
 ON_CPU = Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
 GB = 1e9

@@ -11,7 +11,7 @@ from gpudiag.checks.links.infiniband import infiniband_port
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.host_state import InfinibandPort
-from gpudiag.probe.host.network import read_infiniband_ports
+from gpudiag.probe.host.interfaces import read_infiniband_ports
 from tests.scenarios.situations import changed, look_at_machine, state
 from tests.unit.checks.machines import look_at
 

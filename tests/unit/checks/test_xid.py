@@ -16,6 +16,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.finding import Outcome, Owner, Severity
 from gpudiag.model.host import Container
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from gpudiag.model.remedy import fit_remedy
 from gpudiag.reference.vocabulary import RECOVERY_ACTIONS, UNFIT_ACTIONS
 from gpudiag.reference.xid import action_text, xids
 from tests.unit.checks.kernel_events import (
@@ -115,7 +116,7 @@ def test_the_next_step_is_never_less_than_the_one_before(code):
     (finding,) = judge(xid(code, minutes_ago=300), xid(code, minutes_ago=10), snapshot=snapshot_with("none"))
     by_hand = xids()[code].immediate in ("restart_machine", "restart_virtual_machine", "check_mechanics")
     lasts = by_hand or xids()[code].lasting
-    assert finding.remedy.endswith(REPLACE if lasts else action_text("restart_machine"))
+    assert finding.remedy.endswith(fit_remedy(REPLACE) if lasts else action_text("restart_machine"))
 
 
 def test_a_fault_that_came_back_after_a_reboot_escalates():

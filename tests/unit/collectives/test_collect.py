@@ -8,7 +8,7 @@ from gpudiag.model.codec import encode
 from gpudiag.model.measure import IncidentKind, RankReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.run import EventKind, RunEvent
-from gpudiag.ranks.run import RankEvent
+from gpudiag.ranks.rank_run import RankEvent
 from gpudiag.runs.collective_report import CaseCollector
 
 CASES = (

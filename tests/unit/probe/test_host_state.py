@@ -7,6 +7,7 @@ import pytest
 
 from gpudiag.probe.guard import run_guarded
 from gpudiag.probe.host.answer import host_state_of
+from gpudiag.probe.host.interfaces import parse_rate, parse_state, read_infiniband_ports
 from gpudiag.probe.host.limits import (
     parse_cpu_max,
     parse_maximum,
@@ -14,7 +15,6 @@ from gpudiag.probe.host.limits import (
     read_filesystems,
     read_process_limits,
 )
-from gpudiag.probe.host.network import parse_rate, parse_state, read_infiniband_ports
 from gpudiag.probe.host.pci import parse_acs_control, parse_error_total, read_redirecting_bridges
 from gpudiag.probe.host.state import (
     parse_nccl_file,

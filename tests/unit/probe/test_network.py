@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from gpudiag.probe.host.network import (
+from gpudiag.probe.host.interfaces import (
     interface_of,
     parse_if_inet6,
     parse_local_addresses,

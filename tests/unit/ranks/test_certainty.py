@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from gpudiag.ranks.agents import network, reach
+from gpudiag.ranks.agents import own_addresses, reach
 from gpudiag.ranks.agents.reach import (
     Certainty,
     Meeting,
@@ -112,11 +112,11 @@ def test_torch_waits_for_a_first_address_that_does_not_answer(
 def test_names_are_late_in_kubernetes_and_in_networks_of_docker(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = "nameserver 10.0.0.2\n"
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setattr(network.Path, "exists", lambda _: False)
-    monkeypatch.setattr(network, "_read", lambda _: resolver)
-    assert not network.names_are_late()
+    monkeypatch.setattr(own_addresses.Path, "exists", lambda _: False)
+    monkeypatch.setattr(own_addresses, "_read", lambda _: resolver)
+    assert not own_addresses.names_are_late()
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    assert network.names_are_late()
+    assert own_addresses.names_are_late()
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
     resolver = "nameserver 127.0.0.11\noptions ndots:0\n"
-    assert network.names_are_late()
+    assert own_addresses.names_are_late()

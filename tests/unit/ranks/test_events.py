@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.ranks.event_log import EventReader, EventWriter
-from gpudiag.ranks.run import EventKind
+from gpudiag.ranks.rank_run import EventKind
 
 
 def test_events_are_read_once_and_in_order(tmp_path: Path) -> None:

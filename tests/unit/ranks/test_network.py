@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from gpudiag.errors import LaunchError
-from gpudiag.ranks.agents.network import require_address
+from gpudiag.ranks.agents.own_addresses import require_address
 
 
 def test_a_name_without_an_address_is_refused_with_the_resolvers_words(

@@ -34,7 +34,7 @@ from gpudiag.ranks.agents.messages import (
 from gpudiag.ranks.agents.refusal import share_refusal
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.diagnosis.split import find_split
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.rank_run import RankEvent, RankRun
 from tests.unit.ranks.views import view
 
 KEY = "run 1"

@@ -116,4 +116,4 @@ def test_switch_errors_are_in_their_class(code, expected):
 @walk(sxids().values(), lambda sxid: sxid.code)
 def test_a_switch_entry_is_whole(sxid):
     assert sxid.meaning
-    assert sxid.remedy.endswith(".")
+    assert sxid.written_remedy.endswith(".")

@@ -2,13 +2,13 @@
 
 import pytest
 
+from gpudiag.checks.ranks.between_hosts import NETWORK_PATH_LOSSY
 from gpudiag.checks.ranks.collective import COLLECTIVE_CORRUPTED, COLLECTIVE_SLOW, COLLECTIVE_SPEED
 from gpudiag.checks.ranks.incident_kinds import COLLECTIVE_STALLED, RANK_LATE
-from gpudiag.checks.ranks.network import NETWORK_PATH_LOSSY
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.measure import IncidentKind, InjectedFault, Node, RankReport
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.rank_run import RankRun
 from gpudiag.runs.localise import (
     _ENDINGS,
     add_localisation,

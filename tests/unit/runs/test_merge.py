@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudiag.checks.catalogue import finding_kinds
-from gpudiag.checks.ranks.network import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
+from gpudiag.checks.ranks.between_hosts import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
 from gpudiag.model.codec import dumps
 from gpudiag.model.documents import loads
 from gpudiag.model.evidence import DeviceSubject, HostSubject, LinkSubject

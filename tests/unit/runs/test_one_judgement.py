@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from gpudiag.checks import BUILTIN
-from gpudiag.checks.platforms import Platform, fit_remedy
 from gpudiag.checks.ranks.active import collective_all_reduce
 from gpudiag.checks.ranks.collective import COLLECTIVE_FINDINGS, COLLECTIVE_WITHOUT_GPU, metric_name
 from gpudiag.checks.ranks.localisation import NVLINK_SLOW
@@ -19,6 +18,7 @@ from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.history import Baseline, History
 from gpudiag.model.measure import IncidentKind, InjectedFault, Movement
 from gpudiag.model.reading import NOT_ASKED
+from gpudiag.model.remedy import Platform, fit_remedy
 from gpudiag.model.report import Measures
 from gpudiag.runs.collective_report import build_report
 from gpudiag.runs.placement import Placement
@@ -153,7 +153,11 @@ def test_a_remedy_is_one_of_the_machine_where_the_ranks_were() -> None:
     in_container = Placement("gloo", 4, snapshot=make_snapshot(machine=make_machine(container="docker")))
     finding = make_finding(NVLINK_SLOW)
     (fitted,) = fit_to_place((finding,), in_container)
-    assert fitted == replace(finding, remedy=fit_remedy(finding.remedy, Platform.CONTAINER)) != finding
+    assert (
+        fitted
+        == replace(finding, remedy=fit_remedy(NVLINK_SLOW.written_remedy, Platform.CONTAINER))
+        != finding
+    )
     assert fit_to_place((finding,), ON_CPU) == (finding,)
 
 

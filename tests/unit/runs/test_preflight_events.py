@@ -2,7 +2,7 @@ import pytest
 
 from gpudiag.model.finding import Outcome
 from gpudiag.model.run import EventKind, RunEvent
-from gpudiag.ranks.run import RankEvent
+from gpudiag.ranks.rank_run import RankEvent
 from gpudiag.runs.events import PreflightEvents
 from tests.unit.ranks.views import position, view
 from tests.unit.render.reports import make_finding, make_report, make_result

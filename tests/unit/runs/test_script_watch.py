@@ -3,7 +3,7 @@
 from gpudiag.model.codec import encode
 from gpudiag.model.job import Awaited
 from gpudiag.model.script import OwnLook
-from gpudiag.ranks.run import RankEvent
+from gpudiag.ranks.rank_run import RankEvent
 from gpudiag.runs.script_output import ScriptOutput, find_explanations
 from gpudiag.runs.train_script import ScriptWatch
 from tests.own_looks import ALL_REDUCE, own_look

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.training.run import judge_training
+from gpudiag.checks.training.strategy import judge_training
 from gpudiag.errors import LaunchError
 from gpudiag.model.training import TrainingPlan
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.rank_run import RankRun
 from gpudiag.runs import train
 from gpudiag.runs.placement import Placement
 from gpudiag.runs.train import measure_strategies

@@ -1,7 +1,7 @@
 from gpudiag.model.finding import Outcome
 from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.model.training import TrainingPlan
-from gpudiag.ranks.run import RankEvent
+from gpudiag.ranks.rank_run import RankEvent
 from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.train import skipped_result
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.training.run import judge_training
+from gpudiag.checks.training.strategy import judge_training
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Finding, Owner
 from gpudiag.model.measure import Incident, IncidentKind

@@ -1,7 +1,7 @@
 """Training as a preflight sees it: which check judges what, and what is left out."""
 
 from gpudiag.checks.runner import run_checks
-from gpudiag.checks.training.run import train_ddp, train_strategies
+from gpudiag.checks.training.strategy import train_ddp, train_strategies
 from gpudiag.model.context import Context
 from gpudiag.model.finding import CheckResult, Outcome
 from gpudiag.model.reading import Reading

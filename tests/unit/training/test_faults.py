@@ -3,7 +3,7 @@ import pytest
 from gpudiag.errors import UsageError
 from gpudiag.ranks.inject import Fault, FaultKind
 from gpudiag.training.faults import parse_training_fault
-from gpudiag.training.job import TrainingFault
+from gpudiag.training.training_job import TrainingFault
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.training.run import judge_training
+from gpudiag.checks.training.strategy import judge_training
 from gpudiag.checks.training.verifications import is_verified, list_verifications
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Outcome, outcome_of_findings

@@ -16,7 +16,7 @@ from gpudiag.model.finding import Finding
 from gpudiag.model.job import Frame, Job
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.script import OWN_STACKS, OwnLook
-from gpudiag.ranks.run import RankEvent
+from gpudiag.ranks.rank_run import RankEvent
 from gpudiag.runs import script_look
 from gpudiag.runs.script_look import OutsideLook, without_own_frames
 from gpudiag.training.script_main import read_pid_namespace

@@ -1,6 +1,6 @@
 import torch
 
-from gpudiag.training.job import TrainingJob
+from gpudiag.training.training_job import TrainingJob
 from gpudiag.training.workloads import Epochs, Samples
 
 JOB = TrainingJob("data-parallel", "regression", "nccl", "float32", "sgd", 4, 3, 1, workers=3)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from gpudiag.model.training import OPTIMIZERS, WORKLOADS
-from gpudiag.training.job import TrainingJob
 from gpudiag.training.precision import gradient_tolerance, parameter_tolerance
 from gpudiag.training.tensors import describe, difference, digest, finite, projection
+from gpudiag.training.training_job import TrainingJob
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8])

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from gpudiag.training.job import TrainingFault, TrainingJob
 from gpudiag.training.reference import Reference
 from gpudiag.training.tensors import digest
+from gpudiag.training.training_job import TrainingFault, TrainingJob
 from gpudiag.training.workloads import MODELS, Epochs, Samples, build_model, make_data
 
 

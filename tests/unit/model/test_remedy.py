@@ -6,16 +6,25 @@ from dataclasses import replace
 import pytest
 
 from gpudiag.checks.catalogue import finding_kinds
-from gpudiag.checks.platforms import Platform, fit_remedy, fit_results, platform_of
+from gpudiag.checks.registry import check, judged
+from gpudiag.checks.runner import run_checks
+from gpudiag.model.codec import decode, encode
+from gpudiag.model.context import Context
 from gpudiag.model.evidence import DeviceSubject
-from gpudiag.model.finding import CheckResult, Outcome
-from gpudiag.reference.xid import action_text, xids
+from gpudiag.model.finding import Finding
+from gpudiag.model.remedy import Platform, Step, fit_remedy, platform_of
+from gpudiag.reference.failures import failures
+from gpudiag.reference.kernel_words import kernel_words
+from gpudiag.reference.xid import action_text, sxids, written_action, xids
 from tests.scenarios.situations import look_at_machine
 from tests.walking import walk
 
 GPU = DeviceSubject("GPU-5", "00000000:5d:00.0", 5, "a1")
-REMEDIES = [(kind.code, kind.finding(GPU, "it is so").remedy) for kind in finding_kinds()]
-REMEDIES += [(f"xid {code}", action_text(xid.immediate)) for code, xid in xids().items()]
+REMEDIES = [(kind.code, kind.written_remedy) for kind in finding_kinds()]
+REMEDIES += [(f"xid {code}", written_action(xid.immediate)) for code, xid in xids().items()]
+REMEDIES += [(f"sxid {code}", sxid.written_remedy) for code, sxid in sxids().items()]
+MARK = re.compile(rf"\[(?:{'|'.join(Step)})\b")
+WRITTEN = dict(REMEDIES)
 ELSEWHERE = [platform for platform in Platform if platform is not Platform.BARE_METAL]
 OF_A_RESET = re.compile(r"`nvidia-smi [^`]*(?:-r|--gpu-reset)\b|or reboot\b", re.IGNORECASE)
 OF_THE_KERNEL = re.compile(r"\b(?:modprobe|rmmod|systemctl [^`]*nvidia|/etc/modprobe)\b")
@@ -27,10 +36,12 @@ OF_HARDWARE = re.compile(r"\b(?:reseat|riser|replaced?|fans|BMC)\b", re.IGNORECA
 
 @walk(REMEDIES, lambda remedy: remedy[0])
 def test_every_remedy_can_be_done_where_it_is_read(remedy):
-    code, words = remedy
-    assert fit_remedy(words, Platform.BARE_METAL) == words
+    code, written = remedy
+    words = fit_remedy(written)
+    assert not MARK.search(words), (code, words)
     for platform in ELSEWHERE:
-        fitted = fit_remedy(words, platform)
+        fitted = fit_remedy(written, platform)
+        assert not MARK.search(fitted), (code, fitted)
         assert fitted[0].isupper() or fitted[0] == "`" or not words[0].isupper(), (code, fitted)
         assert "power-cycle the machine" not in fitted.lower(), (code, platform, fitted)
         assert not re.search(r"\bpower-cycle it\b", fitted), (code, platform, fitted)
@@ -55,7 +66,7 @@ def test_every_remedy_can_be_done_where_it_is_read(remedy):
     ],
 )
 def test_the_platform_of_a_machine(machine, platform):
-    assert platform_of(look_at_machine(machine)) is platform
+    assert platform_of(look_at_machine(machine).machine) is platform
 
 
 @pytest.mark.parametrize(
@@ -72,35 +83,48 @@ def test_the_platform_of_a_machine(machine, platform):
 def test_the_platform_by_kernel_and_device_files(nodes, kernel, platform):
     snapshot = look_at_machine("h100x8")
     machine = replace(snapshot.machine, kernel_release=kernel, device_nodes=nodes)
-    assert platform_of(replace(snapshot, machine=machine)) is platform
+    assert platform_of(machine) is platform
 
 
-def test_only_faults_are_fitted_and_nothing_else_of_them():
+def test_only_the_remedy_of_a_finding_is_fitted():
     kind = next(kind for kind in finding_kinds() if kind.code == "gpu.lost")
     finding = kind.finding(GPU, "it is lost")
-    results = (CheckResult("gpu.lost", Outcome.FAIL, (finding,), None, 0.0, None),)
-    fitted = fit_results(results, Platform.GUEST)[0].findings[0]
-    assert replace(fitted, remedy=finding.remedy) == finding
-    assert "start it from its host" in fitted.remedy
-    assert fit_results(results, Platform.BARE_METAL) is results
+
+    @check("gpu.lost", title="it is there", reports=(kind,), readings=("it",), confirmed="a test")
+    def lost(context):
+        return judged(finding)
+
+    for machine, words in (("h100-vm", "start it from its host"), ("h100x8", "power-cycle it")):
+        ((fitted,),) = (one.findings for one in run_checks(Context(look_at_machine(machine)), (lost,)))
+        assert replace(fitted, remedy=finding.remedy) == finding
+        assert words in fitted.remedy
+
+
+def test_what_is_read_of_the_catalogues_has_no_marks():
+    read = [kind.remedy for kind in finding_kinds()] + [one.remedy for one in failures().values()]
+    read += [action_text(xid.immediate) for xid in xids().values()]
+    assert [words for words in read if MARK.search(words)] == []
+    assert any(MARK.search(words.written_remedy) for words in kernel_words())
+
+
+def test_a_finding_from_a_document_keeps_its_remedy():
+    (kind,) = (kind for kind in finding_kinds() if kind.code == "gpu.lost")
+    there = kind.finding(GPU, "it is lost").on(Platform.GUEST)
+    back = decode(Finding, encode(there))
+    assert back.on(Platform.CONTAINER).remedy == there.remedy
 
 
 @pytest.mark.parametrize(("platform", "remedy", "words"), [
     # A reset needs the persistence daemon gone: github.com/NVIDIA/NVSentinel/issues/1690; in WSL there is
     # none.
-    (Platform.WSL, "Drain the GPU and reset it: `nvidia-smi --gpu-reset -i 0`, or reboot the machine.",
-        "Drain the GPU and run `wsl --shutdown`"),
-    (Platform.JETSON, "Let it run; reset the GPU when it is next free: `nvidia-smi --gpu-reset -i 0`.",
-        "reboot the board when it is next free."),
+    (Platform.WSL, written_action("reset_gpu"), "Drain the GPU and run `wsl --shutdown`"),
+    (Platform.JETSON, written_action("reset_when_free"), "when the GPU is next free, reboot the board."),
     # microsoft/WSL#11865 and #14339: nothing inside of WSL loads a driver.
-    (Platform.WSL, "Run `sudo modprobe nvidia`; if that fails, `dmesg` shows why.",
-        "On Windows: update the NVIDIA driver"),
+    (Platform.WSL, WRITTEN["nvml.driver_not_loaded"], "On Windows: update the NVIDIA driver"),
     # github.com/NVIDIA/nvidia-docker/issues/723: persistence is the host's to set.
-    (Platform.CONTAINER, "Run nvidia-persistenced, or `nvidia-smi -pm 1` as root.",
-        "On the host, outside of this container: run nvidia-persistenced"),
+    (Platform.CONTAINER, WRITTEN["driver.persistence_off"], "On the host, outside of this container: run nvidia-persistenced"),
     # github.com/NVIDIA/k8s-device-plugin/issues/201: MIG is refused inside of a container.
-    (Platform.CONTAINER, "Turn MIG off (`nvidia-smi -i 5 -mig 0`).",
-        "On the host, outside of this container: turn MIG off"),
+    (Platform.CONTAINER, WRITTEN["mode.mig_without_instances"], "On the host, outside of this container: create instances"),
 ])  # fmt: skip
 def test_remedies_of_public_reports(platform, remedy, words):
     assert words in fit_remedy(remedy, platform)

@@ -10,6 +10,7 @@ from socket import AF_INET6, inet_aton, inet_ntop
 from typing import Any
 
 from gpudiag.linux.interfaces import list_addresses
+from gpudiag.linux.proc import read_line, read_text
 from gpudiag.model.number_ranges import order_of_name
 from gpudiag.probe.host.pci import parse_numa_node
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, Absent, Sheet, reason_of
@@ -88,8 +89,7 @@ def parse_if_inet6(if_inet6: str) -> list[tuple[str, str]]:
 
 def _text(root: str, name: str) -> str:
     try:
-        with open(os.path.join(root, name)) as file:
-            return file.read()
+        return read_text(root, name)
     except FileNotFoundError:  # a machine without IPv6, or without any network
         return ""
 
@@ -108,8 +108,8 @@ def read_interfaces(root: str = "/") -> list[dict[str, Any]]:
 
 
 def _interface(directory: str, name: str, addresses: list[str]) -> dict[str, Any]:
-    flags = int(_line(directory, "flags"), 16)
-    state = _line(directory, "operstate")
+    flags = int(read_line(directory, "flags"), 16)
+    state = read_line(directory, "operstate")
     sheet = Sheet(reason_of)
     sheet.values.update(
         name=name,
@@ -118,24 +118,19 @@ def _interface(directory: str, name: str, addresses: list[str]) -> dict[str, Any
         loopback=bool(flags & _LOOPBACK),
         addresses=addresses,
     )
-    sheet.read("mtu", lambda: int(_line(directory, "mtu")))
+    sheet.read("mtu", lambda: int(read_line(directory, "mtu")))
     sheet.read("speed_mbit_per_second", _speed, directory)
     return sheet.document()
 
 
 def _speed(directory: str) -> int:
     try:
-        speed = int(_line(directory, "speed"))
+        speed = int(read_line(directory, "speed"))
     except OSError:  # EINVAL where the device is down or has no speed of its own
         raise Absent(NOT_SUPPORTED, "the kernel reports no speed") from None
     if speed <= 0:
         raise Absent(NOT_SUPPORTED, "the kernel reports no speed")
     return speed
-
-
-def _line(directory: str, name: str) -> str:
-    with open(os.path.join(directory, name)) as file:
-        return file.read().strip()
 
 
 # --- RDMA ports
@@ -166,12 +161,12 @@ def _read_port(directory: str, device: str, port: str) -> dict[str, Any]:
     sheet = Sheet()
     sheet.values.update(device=device, port=int(port), counters=_counters(place))
     sheet.values["virtual_function"] = os.path.lexists(os.path.join(directory, "device/physfn"))
-    sheet.read("link_layer", _line, place, "link_layer")
-    sheet.read("state", lambda: parse_state(_line(place, "state")))
-    sheet.read("physical_state", lambda: parse_state(_line(place, "phys_state")))
-    sheet.read("rate_gbit_per_second", lambda: parse_rate(_line(place, "rate")))
-    sheet.read("numa_node", lambda: parse_numa_node(_line(directory, "device/numa_node")))
-    sheet.read("board", _line, directory, "board_id")
+    sheet.read("link_layer", read_line, place, "link_layer")
+    sheet.read("state", lambda: parse_state(read_line(place, "state")))
+    sheet.read("physical_state", lambda: parse_state(read_line(place, "phys_state")))
+    sheet.read("rate_gbit_per_second", lambda: parse_rate(read_line(place, "rate")))
+    sheet.read("numa_node", lambda: parse_numa_node(read_line(directory, "device/numa_node")))
+    sheet.read("board", read_line, directory, "board_id")
     return sheet.document()
 
 
@@ -180,7 +175,7 @@ def _counters(place: str) -> dict[str, int]:
     found = {}
     for name in _COUNTERS:
         try:
-            found[name] = int(_line(place, f"counters/{name}"))
+            found[name] = int(read_line(place, f"counters/{name}"))
         except (OSError, ValueError):
             continue
     return found

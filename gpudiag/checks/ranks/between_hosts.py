@@ -1,6 +1,7 @@
 """What is wrong between the hosts of a run: how they reach each other, which node, rail or link is odd."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from gpudiag.checks.ranks.rendezvous import describe_address, describe_closed, describe_parted
@@ -143,12 +144,11 @@ NETWORK_HOSTS_PARTED = FindingKind(
     ),
     basis=_PATHS_BASIS,
 )
-NETWORK_LARGE_PACKETS_LOST = FindingKind(
+_kind = partial(FindingKind, category=Category.HW_OTHER, owner=Owner.HOST)
+NETWORK_LARGE_PACKETS_LOST = _kind(
     code="network.large_packets_lost",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    category=Category.HW_OTHER,
-    owner=Owner.HOST,
     meaning=(
         "Small packets pass between hosts, and large ones are lost each time (an MTU hole): ranks connect,"
         " and then hang at the first large message."
@@ -167,12 +167,10 @@ NETWORK_LARGE_PACKETS_LOST = FindingKind(
         look_also=("ip link", "tracepath ADDRESS", "ping -M do -s 1472 ADDRESS", "collective.stalled"),
     ),
 )
-NETWORK_INTERRUPTED = FindingKind(
+NETWORK_INTERRUPTED = _kind(
     code="network.interrupted",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    category=Category.HW_OTHER,
-    owner=Owner.HOST,
     meaning=(
         "For some seconds the network carried nothing to a host, or between two hosts. Then it carried"
         " data again, and the ranks continued."
@@ -190,12 +188,10 @@ NETWORK_INTERRUPTED = FindingKind(
         look_also=("dmesg -T", "ip -s link", "collective.interrupted", "network.path_lossy"),
     ),
 )
-NETWORK_PATH_LOSSY = FindingKind(
+NETWORK_PATH_LOSSY = _kind(
     code="network.path_lossy",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
-    category=Category.HW_OTHER,
-    owner=Owner.HOST,
     meaning="TCP segments from one host to another are lost and retransmitted: the path is slow and uneven.",
     remedy=(
         "Look at both ends and the switches between for errors and drops: `ip -s link`,"

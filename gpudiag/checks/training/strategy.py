@@ -14,42 +14,11 @@ from gpudiag.checks.ranks.incident_kinds import (
 from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents
 from gpudiag.checks.ranks.own_ranks import host_shortage_in, without_shortages
 from gpudiag.checks.registry import BOTH_GPUS, Judgement, Level, check, does_not_apply, judged
+from gpudiag.checks.training import kinds
 from gpudiag.checks.training.blame import Together
 from gpudiag.checks.training.blame_step import ROUNDED_REMEDY
 from gpudiag.checks.training.data import judge_data
 from gpudiag.checks.training.exceptions import find_meaning, join_alike, with_meaning
-from gpudiag.checks.training.kinds import (
-    BUFFERS_DIFFER,
-    CHECKPOINT,
-    GRADIENTS_LEFT_SUMMED,
-    INCOMPLETE,
-    INITIAL_PARAMETERS,
-    LOSS_NOT_FALLING,
-    NOT_COVERED,
-    NOT_DETERMINISTIC,
-    NOT_FINITE,
-    NOT_PARALLEL,
-    NOT_TRAINED,
-    NOTHING_CROSSED,
-    ORDER_REPEATS,
-    OTHER_SAMPLES,
-    OUT_OF_MEMORY,
-    PARAMETERS,
-    PARAMETERS_SUMMED,
-    SAME_SAMPLES,
-    SCRIPT_FAILED,
-    SCRIPT_HUNG,
-    SHARDING,
-    SINGLE_WORKER,
-    STRAGGLER,
-    TEARDOWN,
-    TENSOR_NOT_STEPPED,
-    TIMED_OUT,
-    TRAINING_FINDINGS,
-    UNMOVED,
-    name_tensors,
-    verb,
-)
 from gpudiag.checks.training.steps import (
     BIT_FOR_BIT,
     by_step,
@@ -109,17 +78,17 @@ def _judge_parallel(measurement: StrategyMeasurement) -> Finding | None:
         count = counts[alone[0]]
         message = f"{count} worker{'s train' if count != 1 else ' trains'}, and not {asked}"
         evidence = Evidence("workers", count, limit=asked, source=_COUNT)
-        finding = NOT_PARALLEL.finding(where(measurement, alone), message, evidence)
+        finding = kinds.NOT_PARALLEL.finding(where(measurement, alone), message, evidence)
         if not strategy_facts()[measurement.strategy].one_process:
             return finding
         return finding.with_remedy(_ONE_PROCESS_REMEDY)
     if wanted.isdecimal() and stages and stages != {int(wanted)}:
         found = min(stage for stage in stages if stage is not None)
         evidence = Evidence("stage", found, limit=int(wanted), source=_COUNT)
-        return SHARDING.finding(host, f"the engine runs ZeRO stage {found}, not {wanted}", evidence)
+        return kinds.SHARDING.finding(host, f"the engine runs ZeRO stage {found}, not {wanted}", evidence)
     if asked == 1:
         evidence = Evidence("workers", 1, source=_COUNT)
-        return SINGLE_WORKER.finding(host, "it trained on one worker", evidence)
+        return kinds.SINGLE_WORKER.finding(host, "it trained on one worker", evidence)
     return None
 
 
@@ -136,11 +105,11 @@ def _judge_optimizer(measurement: StrategyMeasurement) -> Finding | None:
     before = "fully_shard" if measurement.strategy == "fsdp2" else "the model was moved or wrapped"
     message = (
         f"the optimizer of {name_ranks(ranks)} steps {count_of(count, 'tensor')}"
-        f" that {verb(range(count), 'is', 'are')} not the model's: it was created"
+        f" that {kinds.verb(range(count), 'is', 'are')} not the model's: it was created"
         f" before {before}, or for another model"
     )
     evidence = Evidence(_FOREIGN, count, limit=0, source="optimizer.param_groups")
-    return UNMOVED.finding(where(measurement, ranks), message, evidence)
+    return kinds.UNMOVED.finding(where(measurement, ranks), message, evidence)
 
 
 def _judge_initial(measurement: StrategyMeasurement) -> Finding | None:
@@ -158,12 +127,12 @@ def _judge_initial(measurement: StrategyMeasurement) -> Finding | None:
         message = f"the model's parameters are rounded to {next(iter(rounded))} before the first step"
         step = Evidence("step", 0, source="before the first step")
         ranks = [start.rank for start in measurement.starts]
-        return PARAMETERS.finding(where(measurement, ranks), message, step, remedy=ROUNDED_REMEDY)
+        return kinds.PARAMETERS.finding(where(measurement, ranks), message, step, remedy=ROUNDED_REMEDY)
     worst = max(fact.error or 0.0 for start in measurement.starts for fact in start.parameters)
     evidence = Evidence("difference", float(f"{worst:.3g}"), limit=0, source=BIT_FOR_BIT)
-    message = f"{name_ranks(other)} {verb(other, 'does', 'do')} not begin with the parameters of rank 0"
+    message = f"{name_ranks(other)} {kinds.verb(other, 'does', 'do')} not begin with the parameters of rank 0"
     step = Evidence("step", 0, source="before the first step")
-    return INITIAL_PARAMETERS.finding(where(measurement, other), message, evidence, step)
+    return kinds.INITIAL_PARAMETERS.finding(where(measurement, other), message, evidence, step)
 
 
 def _judge_buffers(measurement: StrategyMeasurement) -> Finding | None:
@@ -178,11 +147,11 @@ def _judge_buffers(measurement: StrategyMeasurement) -> Finding | None:
     if not odd:
         return None
     message = (
-        f"{name_ranks(odd)} {verb(odd, 'holds', 'hold')} different buffers from the"
+        f"{name_ranks(odd)} {kinds.verb(odd, 'holds', 'hold')} different buffers from the"
         f" others {when}: {', '.join(names[:4])}"
     )
     evidence = Evidence("buffers", len(names), limit=0, source=BIT_FOR_BIT)
-    return BUFFERS_DIFFER.finding(where(measurement, odd), message, evidence)
+    return kinds.BUFFERS_DIFFER.finding(where(measurement, odd), message, evidence)
 
 
 def _changed(measurement: StrategyMeasurement, together: Together, odd: list[int]) -> list[int]:
@@ -214,9 +183,9 @@ def _judge_whole_tensors(measurement: StrategyMeasurement) -> Finding | None:
     whole = [name for name, here in kept.items() if all(1 < one.whole <= one.elements for one in here)]
     if not whole or len(whole) == len(kept) or len(measurement.starts) == 1:
         return None  # none, or all: judged by how much is kept
-    message = f"every rank keeps {name_tensors(whole)} whole; the other parameters are sharded"
+    message = f"every rank keeps {kinds.name_tensors(whole)} whole; the other parameters are sharded"
     evidence = Evidence("whole_tensors", len(whole), limit=0, source=_KEPT)
-    return SHARDING.finding(HostSubject(measurement.host), message, evidence)
+    return kinds.SHARDING.finding(HostSubject(measurement.host), message, evidence)
 
 
 def _judge_optimizer_shards(measurement: StrategyMeasurement) -> Finding | None:
@@ -247,9 +216,11 @@ def _judge_gradient_shards(measurement: StrategyMeasurement) -> Finding | None:
     workers = len(measurement.starts)
     if not sharded or workers == 1 or len(wrong) < workers:
         return None
-    message = f"{name_ranks(wrong)} {verb(wrong, 'has', 'have')} all {whole} elements of gradients at once"
+    message = (
+        f"{name_ranks(wrong)} {kinds.verb(wrong, 'has', 'have')} all {whole} elements of gradients at once"
+    )
     evidence = Evidence("gradients", here[wrong[0]], unit="elements", limit=whole - 1, source=_KEPT)
-    return SHARDING.finding(where(measurement, wrong), message, evidence)
+    return kinds.SHARDING.finding(where(measurement, wrong), message, evidence)
 
 
 def _judge_shards(
@@ -272,10 +243,10 @@ def _judge_shards(
     what = name.replace("_", " ")
     evidence = Evidence(name, here[wrong[0]], unit="elements", limit=limit, source=_KEPT)
     message = (
-        f"{name_ranks(wrong)} {verb(wrong, 'keeps', 'keep')} {here[wrong[0]]} elements of {what}, of {whole}"
+        f"{name_ranks(wrong)} {kinds.verb(wrong, 'keeps', 'keep')} {here[wrong[0]]} elements of {what}, of {whole}"
         f" in all{_describe_split(here[wrong[0]], whole, workers)}"
     )
-    return SHARDING.finding(where(measurement, wrong), message, evidence)
+    return kinds.SHARDING.finding(where(measurement, wrong), message, evidence)
 
 
 def _describe_split(here: int, whole: int, workers: int) -> str:
@@ -299,13 +270,13 @@ _STRAGGLER_STEPS = 4
 
 # These faults make every later number wrong.
 _EXPLAINS_STEPS = (
-    INITIAL_PARAMETERS.code,
-    PARAMETERS.code,
-    UNMOVED.code,
-    BUFFERS_DIFFER.code,
-    SAME_SAMPLES.code,
-    NOT_COVERED.code,
-    OTHER_SAMPLES.code,
+    kinds.INITIAL_PARAMETERS.code,
+    kinds.PARAMETERS.code,
+    kinds.UNMOVED.code,
+    kinds.BUFFERS_DIFFER.code,
+    kinds.SAME_SAMPLES.code,
+    kinds.NOT_COVERED.code,
+    kinds.OTHER_SAMPLES.code,
 )
 _NAMED_PARTS = 3  # of a checkpoint
 _MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
@@ -315,8 +286,8 @@ _ON_CPU_RANKS = "ranks on CPUs, with faults injected"
 # No user's script runs here; one worker alone is no fault; ends in teardown and lateness have codes of
 # their own in training.
 _ELSEWHERE = (
-    *(SINGLE_WORKER, SCRIPT_HUNG, SCRIPT_FAILED, RANK_TEARDOWN, RANK_LATE),
-    *(PARAMETERS_SUMMED, GRADIENTS_LEFT_SUMMED, NOTHING_CROSSED, NOT_TRAINED),
+    *(kinds.SINGLE_WORKER, kinds.SCRIPT_HUNG, kinds.SCRIPT_FAILED, RANK_TEARDOWN, RANK_LATE),
+    *(kinds.PARAMETERS_SUMMED, kinds.GRADIENTS_LEFT_SUMMED, kinds.NOTHING_CROSSED, kinds.NOT_TRAINED),
 )
 
 __all__ = ["TRAINING_RUN_FINDINGS", "judge_training"]
@@ -324,7 +295,7 @@ __all__ = ["TRAINING_RUN_FINDINGS", "judge_training"]
 
 # Of one strategy's run; a rank that is late to the steps is reported as a straggler.
 TRAINING_RUN_FINDINGS = (
-    *TRAINING_FINDINGS,
+    *kinds.TRAINING_FINDINGS,
     *(kind for kind in RANK_FINDINGS if kind is not RANK_LATE),
     INJECT_NOT_FIRED,
 )
@@ -340,7 +311,7 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
     short = [found for found in map(host_shortage_in, ends) if found is not None]
     findings = [*ends, *start, *data] if not short else []
     if not any(finding.code in _EXPLAINS_STEPS for finding in (*start, *data)) and measurement.starts:
-        repeats = any(finding.code == ORDER_REPEATS.code for finding in data)
+        repeats = any(finding.code == kinds.ORDER_REPEATS.code for finding in data)
         steps = judge_steps(measurement, epochs=1 if repeats else None)
         findings += [] if steps is None else [steps]
     findings = _in_time(findings, ends)
@@ -370,18 +341,22 @@ def _in_time(findings: list[Finding], ends: list[Finding]) -> list[Finding]:
 def _without_consequences(findings: list[Finding]) -> list[Finding]:
     """The findings without consequences of others: of parameters not broadcast, of a number not finite."""
     codes = {finding.code for finding in findings}
-    if NOT_FINITE.code in codes:
-        return [finding for finding in findings if finding.code in (NOT_FINITE.code, STRAGGLER.code)]
-    if TENSOR_NOT_STEPPED.code in codes:  # parameters without a step have no state
+    if kinds.NOT_FINITE.code in codes:
+        return [
+            finding for finding in findings if finding.code in (kinds.NOT_FINITE.code, kinds.STRAGGLER.code)
+        ]
+    if kinds.TENSOR_NOT_STEPPED.code in codes:  # parameters without a step have no state
         findings = [
             finding for finding in findings if all(fact.name != OPTIMIZER_STATE for fact in finding.evidence)
         ]
     if any(fact.name == _FOREIGN for finding in findings for fact in finding.evidence):
         # The optimizer then has no state of the model's parameters, and its checkpoint none of their names.
-        kept = [finding for finding in findings if finding.code not in (SHARDING.code, RANK_RAISED.code)]
-        return sorted(kept, key=lambda finding: finding.code != UNMOVED.code)  # before what it ended in
-    if INITIAL_PARAMETERS.code in codes:
-        return [finding for finding in findings if finding.code != BUFFERS_DIFFER.code]
+        kept = [
+            finding for finding in findings if finding.code not in (kinds.SHARDING.code, RANK_RAISED.code)
+        ]
+        return sorted(kept, key=lambda finding: finding.code != kinds.UNMOVED.code)  # before what it ended in
+    if kinds.INITIAL_PARAMETERS.code in codes:
+        return [finding for finding in findings if finding.code != kinds.BUFFERS_DIFFER.code]
     return findings
 
 
@@ -398,10 +373,10 @@ def _renamed(finding: Finding) -> Finding:
     if not isinstance(finding.subject, RankSubject):
         return finding
     if finding.code == RANK_TEARDOWN.code:
-        return TEARDOWN.finding(finding.subject, finding.message, *finding.evidence)
+        return kinds.TEARDOWN.finding(finding.subject, finding.message, *finding.evidence)
     facts = {fact.name: fact.value for fact in finding.evidence}
     if facts.get("exception") in _MEMORY_ERRORS:
-        return OUT_OF_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
+        return kinds.OUT_OF_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
     exception, text = str(facts.get("exception", "")), str(facts.get("message", ""))
     meaning = find_meaning(exception, text) if exception else None
     return finding if meaning is None else with_meaning(finding, meaning)
@@ -419,12 +394,12 @@ def _judge_proofs(measurement: StrategyMeasurement) -> list[Finding]:
     findings = []
     if any(not proof.moved for proof in proofs):
         evidence = Evidence("moved", value=False, source="parameters before and after")
-        findings.append(UNMOVED.finding(host, "the parameters are unchanged since the start", evidence))
+        findings.append(kinds.UNMOVED.finding(host, "the parameters are unchanged since the start", evidence))
     elif stuck := [proof for proof in proofs if not _falls(proof)]:
         before, after = stuck[0].loss_before, stuck[0].loss_after
         message = f"the loss over all samples went from {before} to {after}"
         evidence = Evidence("loss_after", str(after), limit=str(before), source="all samples")
-        findings.append(LOSS_NOT_FALLING.finding(host, message, evidence))
+        findings.append(kinds.LOSS_NOT_FALLING.finding(host, message, evidence))
     for proof in proofs:
         subject = next(
             (RankSubject(one.rank, one.host) for one in measurement.ranks if one.rank == proof.rank), host
@@ -434,7 +409,7 @@ def _judge_proofs(measurement: StrategyMeasurement) -> list[Finding]:
         if proof.repeat_identical is False:
             evidence = Evidence("identical", value=False, source="the first steps once more, bit for bit")
             message = f"rank {proof.rank} got different bits when the first steps were repeated"
-            findings.append(NOT_DETERMINISTIC.finding(subject, message, evidence))
+            findings.append(kinds.NOT_DETERMINISTIC.finding(subject, message, evidence))
     return join_alike(findings, measurement.world_size)
 
 
@@ -445,7 +420,7 @@ def _judge_checkpoint(proof: RankProof, subject: Subject) -> Finding | None:
         more = f" and {len(lost) - _NAMED_PARTS} more" if len(lost) > _NAMED_PARTS else ""
         evidence = Evidence("lost", len(lost), limit=0, source="what was written, and what was read back")
         message = f"rank {proof.rank} loaded different bits from a checkpoint: {named}{more}"
-        return CHECKPOINT.finding(subject, message, evidence)
+        return kinds.CHECKPOINT.finding(subject, message, evidence)
     if not goes_on_alike(proof):
         error: float | str = (
             "not finite" if proof.checkpoint_error is None else float(f"{proof.checkpoint_error:.3g}")
@@ -455,7 +430,7 @@ def _judge_checkpoint(proof: RankProof, subject: Subject) -> Finding | None:
             "error", error, limit=limit, source="the steps after a reload, over their movement"
         )
         message = f"rank {proof.rank} continued differently after reloading a checkpoint"
-        return CHECKPOINT.finding(subject, message, evidence)
+        return kinds.CHECKPOINT.finding(subject, message, evidence)
     return None
 
 
@@ -490,7 +465,7 @@ def _judge_stragglers(measurement: StrategyMeasurement) -> list[Finding]:
             Evidence("cause", cause, source="the rank's own data, step and plain step times"),
         )
         message = f"rank {speed.rank} keeps the others waiting {late * 1e3:.0f} ms per step ({cause})"
-        findings.append(STRAGGLER.finding(RankSubject(speed.rank, host), message, *evidence))
+        findings.append(kinds.STRAGGLER.finding(RankSubject(speed.rank, host), message, *evidence))
     return findings
 
 
@@ -502,9 +477,9 @@ def _judge_completeness(measurement: StrategyMeasurement) -> list[Finding]:
     host = HostSubject(measurement.host)
     if measurement.timed_out:
         message = f"time ran out after {verified} of {measurement.steps_planned} steps"
-        return [TIMED_OUT.finding(host, message, evidence)]
+        return [kinds.TIMED_OUT.finding(host, message, evidence)]
     message = f"{verified} of {measurement.steps_planned} steps were verified, and gpudiag found no reason"
-    return [INCOMPLETE.finding(host, message, evidence)]
+    return [kinds.INCOMPLETE.finding(host, message, evidence)]
 
 
 def _is_complete(measurement: StrategyMeasurement) -> bool:
@@ -520,7 +495,7 @@ def _steps_of(measurement: StrategyMeasurement, rank: int) -> int:
     return sum(step.rank == rank for step in measurement.steps)
 
 
-_REPORTS = tuple(kind for kind in (*TRAINING_FINDINGS, *RANK_FINDINGS) if kind not in _ELSEWHERE)
+_REPORTS = tuple(kind for kind in (*kinds.TRAINING_FINDINGS, *RANK_FINDINGS) if kind not in _ELSEWHERE)
 
 
 @check(
@@ -559,7 +534,7 @@ def _judge(measured: list[StrategyMeasurement], nothing: str) -> Judgement:
     findings: list[Finding] = []
     for one in measured:
         # A machine with one GPU is healthy, and has nothing to average.
-        found = [finding for finding in judge_training(one) if finding.code != SINGLE_WORKER.code]
+        found = [finding for finding in judge_training(one) if finding.code != kinds.SINGLE_WORKER.code]
         ends = without_shortages(judge_incidents(one.incidents, complete=_is_complete(one)))
         # A GPU that others hold is not tested, and not at fault.
         findings += [end for end in ends if end.code in _NOT_TESTED] or found

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from gpudiag.collectives import ways
+from gpudiag.collectives import graphs_and_buffers
 from gpudiag.collectives.cases import plan_sweep
+from gpudiag.collectives.graphs_and_buffers import Graphs, allocate
 from gpudiag.collectives.results import Ways
-from gpudiag.collectives.ways import Graphs, allocate
 from gpudiag.errors import UsageError
 from gpudiag.model.plan import BUFFERS, PLAIN, NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
@@ -54,7 +54,7 @@ def test_a_capture_that_cuda_refuses_is_no_fault_of_the_device(monkeypatch: pyte
         def capture(_: object):
             raise error
 
-        monkeypatch.setattr(ways, "_capture", capture)
+        monkeypatch.setattr(graphs_and_buffers, "_capture", capture)
         return Graphs()
 
     for code, words in (
