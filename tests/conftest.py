@@ -1,5 +1,6 @@
 """What every test stands on."""
 
+import gc
 import os
 import signal
 import sys
@@ -81,3 +82,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {id(item) for place, item in enumerate(sliced) if place % count != number % count}
     config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
     items[:] = [item for item in items if id(item) not in left_out]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave alone what there is now: modules and tests, which stay to the end.
+
+    A worker that has collected all tests would look through them and their modules again and again: of the
+    processor time of 379 tests that compute, that was 1.4 s of 6.3, and is 0.3 of 5.3.
+    """
+    gc.collect()
+    gc.freeze()
