@@ -27,7 +27,7 @@ _HEAD = f"""{HEADING}
 hangs, answers each return code of nvmlReturn_t, and every call of a GPU is the one from which on it is lost. Right: a
 hang is `gpu.hung` on that GPU and nothing else, a loss `gpu.lost`, any other error is reported for that GPU and the machine
 does not pass; where no GPU answers a function at all, no check passes that reads it. CI walks a slice, another one on
-each machine.
+each machine, of one machine in six at each commit.
 
 | machine | functions | hangs | return codes | lost half way | wrong |
 | --- | --- | --- | --- | --- | --- |
