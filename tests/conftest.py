@@ -89,8 +89,8 @@ def pytest_collection_finish() -> None:
     """Have the garbage collector leave alone what there is now: modules and tests, which stay to the end.
 
     A worker that has collected all tests would look through them and their modules again and again, and each
-    process forked from it would copy them to do so: the 27 tests of tests/unit/runs/test_store.py took 10.7 s of a
-    processor there and take 2.0, and tests that only compute take a sixth less.
+    process forked from it would copy them to do so: the 27 tests of tests/unit/runs/test_store.py took 10.7 s
+    of a processor there and take 2.0, and tests that only compute take a sixth less.
     """
     gc.collect()
     gc.freeze()

@@ -299,7 +299,7 @@ def _show(words: list[str], environment: dict[str, str]) -> None:
 
 
 def _leave(status: int) -> None:
-    """End with that status as an interpreter does, but without tearing it down; return where a stream is broken.
+    """End with that status as an interpreter does, but do not tear it down; return where a stream is broken.
 
     The interpreter then has its own words and status for that.
     """

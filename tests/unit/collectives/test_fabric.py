@@ -295,7 +295,8 @@ def test_nodes_without_labels_and_with_another_ones_take_part():
 # --- all of it
 
 
-@pytest.mark.sliced  # four networks each, seconds of a processor: the shapes differ, and what is judged does not
+# Four networks each, up to two seconds of a processor: the shapes differ, and how they are judged does not.
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     "shape",
     [
