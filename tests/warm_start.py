@@ -5,7 +5,8 @@ gpudiag thousands of times. A forked process has arguments, an environment (also
 process session, signals and an exit status of its own, as one that `python -m gpudiag` starts. What an
 interpreter reads at its own start is not its own: where a test sets one of those variables, the command is
 started from nothing (`starts_alike`). What a start loads, and what it does while it loads, is not seen here:
-tests/meta/test_import_weight.py, tests/cli/test_main.py and others start it from nothing.
+tests/meta/test_import_weight.py, tests/cli/test_main.py and others start it from nothing. Nor is the
+interpreter torn down, which would take a tenth of a second to free all modules, a fork's page by page.
 """
 
 import atexit
@@ -23,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -299,6 +301,21 @@ def _show(words: list[str], environment: dict[str, str]) -> None:
         ctypes.memmove(start, data + bytes(end - start - len(data)), end - start)
 
 
+def _leave(status: int) -> None:
+    """End with that status as an interpreter does, but do not tear it down; return where a stream is broken.
+
+    The interpreter then has its own words and status for that.
+    """
+    threading._shutdown()  # waits for threads
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return
+    os._exit(status & 0xFF)
+
+
 if __name__ == "__main__":
     sys.path.pop(0)  # this file's folder
     _load()
@@ -307,8 +324,15 @@ if __name__ == "__main__":
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))
     if asked is not None:
         program = _become(asked[1], **asked[0])
-        if program is None:
-            from gpudiag.cli.main import run
+        try:
+            if program is None:
+                from gpudiag.cli.main import run
 
-            run()
-        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})  # a test's own
+                run()
+            exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})  # a test's own
+        except SystemExit as end:
+            if not isinstance(end.code, int | None):
+                raise
+            _leave(end.code or 0)
+            raise
+        _leave(0)

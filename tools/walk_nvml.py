@@ -1,13 +1,13 @@
 """Writes the section on NVML's functions of docs/detection.md: each, failing in every way, everywhere.
 
-`python -m tools.walk_nvml` walks all of it and writes the page (`--parts=N`: every Nth cell); `--slice` walks
-the part that CI does, and prints one JSON object a machine. Takes no interpreter per cell: see
+`python -m tools.walk_nvml` walks all of it and writes the page (`--parts=N`: every Nth cell); `--slice=MACHINE` walks
+the part that CI does of that machine, and prints one JSON object. Takes no interpreter per cell: see
 tests/scenarios/nvml_walk.py.
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import Any
 
@@ -27,7 +27,8 @@ _HEAD = f"""{HEADING}
 own counts) hangs, answers each return code of nvmlReturn_t, and every call of a GPU is the one from which
 on it is lost. Right: a hang is `gpu.hung` on that GPU and nothing else, a loss `gpu.lost`, any other error
 is reported for that GPU and the machine does not pass; where no GPU answers a function at all, no check
-passes that reads it. CI walks a slice, another one on each machine.
+passes that reads it. CI walks a slice, another one on each
+machine, of one machine in six at each commit.
 
 | machine | functions | hangs | return codes | lost half way | wrong |
 | --- | --- | --- | --- | --- | --- |
@@ -57,21 +58,22 @@ def walk(machine: str, part: int, parts: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def walk_all(parts: dict[str, int]) -> Iterator[dict[str, Any]]:
-    """Every machine, each with another slice."""
-    for part, machine in enumerate(MACHINES):
-        yield walk(machine, part, parts)
+def walk_all(parts: dict[str, int], machines: Sequence[str] = MACHINES) -> Iterator[dict[str, Any]]:
+    """Those machines, each with another slice."""
+    for machine in machines:
+        yield walk(machine, MACHINES.index(machine), parts)
 
 
 def main(*flags: str) -> None:
-    """Walk the slice and print it, or walk all of it, or one part in N, and write the page.
+    """Walk one machine's slice and print it, or walk all of it, or one part in N, and write the page.
 
     Status 1 if any was wrong.
     """
-    sliced = "--slice" in flags
+    sliced = [flag.partition("=")[2] for flag in flags if flag.startswith("--slice=")]
     parts = next((int(flag.partition("=")[2]) for flag in flags if flag.startswith("--parts=")), 1)
     rows = []
-    for row in walk_all(SLICE_PARTS if sliced else {**dict.fromkeys(SLICE_PARTS, parts), HANG: 1}):
+    cut = SLICE_PARTS if sliced else {**dict.fromkeys(SLICE_PARTS, parts), HANG: 1}
+    for row in walk_all(cut, sliced or MACHINES):
         rows.append(row)
         print(json.dumps(row), flush=True)
     if not sliced:

@@ -16,6 +16,7 @@ from gpudiag.errors import UsageError
 from gpudiag.linux.proc import is_alive
 from gpudiag.simulate.faults.table import FAULTS
 from gpudiag.simulate.nvml.library import build_library
+from tests.warm_start import run_python
 
 TIME_LIMIT_SECONDS = 60  # proves that a command ends; none needs a tenth of it
 HANG = "import pynvml as N; N.nvmlInit(); print('started', flush=True); N.nvmlDeviceGetName(N.nvmlDeviceGetHandleByIndex({}))"
@@ -30,17 +31,10 @@ def compiled() -> None:
         pytest.skip(f"simulated machines need a C compiler: {error.message}")
 
 
-def simulate(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+def simulate(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """`gpudiag simulate ARGUMENTS`, run to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "gpudiag", "simulate", *arguments],
-        input=stdin,
-        stdin=None if stdin is not None else subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIME_LIMIT_SECONDS,
-        check=False,
-    )
+    ended = run_python(("-m", "gpudiag", "simulate", *arguments), os.environ, TIME_LIMIT_SECONDS, stdin)
+    return subprocess.CompletedProcess(arguments, ended.status, ended.out, ended.err)
 
 
 @contextmanager

@@ -5,13 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tests.warm_start import REPOSITORY, WarmProcess, start_python
 
 LIMIT_SECONDS = 180.0  # proves that nothing hangs; says nothing about speed
 
@@ -42,36 +45,54 @@ class Completed:
         return json.loads(self.output)
 
 
+@dataclass(frozen=True)
+class Started:
+    """A running command, and the mark that all its processes carry."""
+
+    process: "WarmProcess | subprocess.Popen[bytes]"
+    mark: str
+    output: IO[bytes]
+    error: IO[bytes]
+
+    def finish(self, limit_seconds: float = LIMIT_SECONDS) -> Completed:
+        """Its end, within the limit."""
+        status = self.process.wait(limit_seconds)
+        texts = [
+            os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0) for file in (self.output, self.error)
+        ]
+        output, error = (text.decode() for text in texts)
+        return Completed(status, output, error, remaining_processes(self.mark))
+
+
 @contextmanager
-def started(*command: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """The running command and the mark that all its processes carry; killed at the end."""
+def started(*command: str) -> Iterator[Started]:
+    """The running command, killed at the end; gpudiag's own is forked from a process that has its modules."""
     mark = uuid.uuid4().hex
     environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHER_VARIABLES}
-    environment |= {_MARK: mark, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process, mark
-    finally:
-        for pid in marked_processes(mark):
-            os.kill(pid, signal.SIGKILL)
-        process.wait(LIMIT_SECONDS)
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+    environment |= {_MARK: mark, "PYTHONPATH": str(REPOSITORY)}
+    with ExitStack() as files:
+        stdin = files.enter_context(open(os.devnull, "rb"))
+        output, error = (files.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+        if command[:3] == GPUDIAG[:3]:
+            places = (stdin.fileno(), output.fileno(), error.fileno())
+            process = start_python(command[1:], environment, *places)
+        else:
+            process = subprocess.Popen(
+                command, env=environment, stdin=stdin, stdout=output, stderr=error, start_new_session=True
+            )
+        try:
+            yield Started(process, mark, output, error)
+        finally:
+            for pid in marked_processes(mark):
+                os.kill(pid, signal.SIGKILL)
+            process.kill()  # had it no mark yet
+            process.wait(LIMIT_SECONDS)
 
 
 def run(*command: str, limit_seconds: float = LIMIT_SECONDS) -> Completed:
     """The command's end, within the limit."""
-    with started(*command) as (process, mark):
-        output, error = process.communicate(timeout=limit_seconds)
-        return Completed(process.returncode, output, error, remaining_processes(mark))
+    with started(*command) as running:
+        return running.finish(limit_seconds)
 
 
 def nccl_test(*flags: str) -> Completed:

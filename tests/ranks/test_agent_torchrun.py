@@ -39,7 +39,6 @@ def run_under_torchrun(launches: Launches, entry: str, **options: Any) -> tuple[
     return program.returncode, [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
-@pytest.mark.each_run
 def test_one_run_and_one_report(launches: Launches) -> None:
     status, reports = run_under_torchrun(launches, "all_reduces")
     assert status == 0

@@ -74,7 +74,7 @@ def look_until(
 
 @pytest.mark.each_run
 def test_the_rank_that_reads_a_fifo_is_named_and_goes_on_afterwards(tmp_path, capsys):
-    with job("kinds.py", "fifo", tmp_path, 4) as started:
+    with job("kinds.py", "fifo", tmp_path, 3) as started:
         wait_for(tmp_path / "ready", started)
         verdict = look_until("hang.file", started, capsys)
         assert verdict["findings"][0]["subject"]["rank"] == 2

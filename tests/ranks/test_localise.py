@@ -15,7 +15,6 @@ from tests.ranks.nccl_test_command import (
     GPUDIAG,
     Completed,
     nccl_test,
-    remaining_processes,
     run,
     started,
     torchrun,
@@ -89,13 +88,13 @@ def test_after_a_death_nothing_is_localised_and_the_death_is_the_verdict() -> No
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_a_command_that_is_ended_while_it_localises_leaves_nothing(sign: signal.Signals) -> None:
     slow = [word for rank in range(4) for word in ("--inject", f"slow:{rank}:200")]
-    with started(*GPUDIAG, "--nproc", "4", *FLAGS, *slow) as (process, mark):
+    with started(*GPUDIAG, "--nproc", "4", *FLAGS, *slow) as running:
         time.sleep(9.0)  # the sweep of eight sizes, five iterations each, takes its eight seconds
-        assert process.poll() is None
-        os.kill(process.pid, sign)
-        process.communicate(timeout=30)
-        assert process.returncode
-        assert remaining_processes(mark) == ()
+        assert running.process.poll() is None
+        os.kill(running.process.pid, sign)
+        completed = running.finish(limit_seconds=30)
+    assert completed.status
+    assert completed.left_behind == ()
 
 
 def test_a_pair_needs_the_flag() -> None:

@@ -149,7 +149,6 @@ def names(machine: Machine, **addresses: str | None) -> Iterator[None]:
         hosts.write_text(before)
 
 
-@pytest.mark.each_run
 def test_all_four_meet(machines: list[Machine]) -> None:
     outcomes = run(machines, seconds=MEETING_SECONDS, torch=True)
     assert [outcome.status for outcome in outcomes] == [0] * 4

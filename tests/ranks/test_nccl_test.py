@@ -16,10 +16,8 @@ from gpudiag.model.documents import json_schema
 from gpudiag.model.operation import OPERATIONS
 from tests.ranks.nccl_test_command import (
     GPUDIAG,
-    LIMIT_SECONDS,
     Completed,
     nccl_test,
-    remaining_processes,
     run,
     started,
     torchrun,
@@ -195,26 +193,27 @@ def test_text_is_the_default_and_nothing_else_is_printed() -> None:
 
 
 def test_ctrl_c_ends_with_130_and_leaves_no_process() -> None:
-    with started(*GPUDIAG, "--nproc", "2", "--iterations", "100000", "--max-bytes", "8") as (process, mark):
+    with started(*GPUDIAG, "--nproc", "2", "--iterations", "100000", "--max-bytes", "8") as running:
         time.sleep(3.0)  # somewhere in the sweep; earlier is as good
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=LIMIT_SECONDS)
-        assert process.returncode == 130
-        assert remaining_processes(mark) == ()
+        running.process.send_signal(signal.SIGINT)
+        completed = running.finish()
+    assert completed.status == 130
+    assert completed.left_behind == ()
 
 
 @pytest.mark.each_run
 def test_ctrl_c_keeps_the_sizes_that_were_measured(tmp_path: Path) -> None:
     events = tmp_path / "events"
     plan = ("--nproc", "2", "--iterations", "500", "--max-bytes", "1M", "--events", str(events))
-    with started(*GPUDIAG, *plan) as (process, _):
+    with started(*GPUDIAG, *plan) as running:
+        process = running.process
         while process.poll() is None and not (events.exists() and '"kind": "result"' in events.read_text()):
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        output, error = process.communicate(timeout=LIMIT_SECONDS)
-    assert process.returncode == 130
-    assert "busbw GB/s" in output
-    assert " planned results were measured before the end, and nothing was judged" in error
+        completed = running.finish()
+    assert completed.status == 130
+    assert "busbw GB/s" in completed.output
+    assert " planned results were measured before the end, and nothing was judged" in completed.error
 
 
 @pytest.mark.each_run

@@ -16,7 +16,8 @@ from gpudiag.checks.job.stall_rule import StallRule
 from gpudiag.runs import node_watch
 from gpudiag.runs.node_watch import NodeWatch
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
+# Sliced with those of `run` and `hang`: three views of one judge on jobs that hang; `run`'s is tried at each commit.
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parents[2]
 

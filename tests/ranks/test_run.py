@@ -153,7 +153,6 @@ def test_a_signal_that_ends_the_job_is_no_fault_of_its_ranks(folder: Path) -> No
     assert [(one["name"], one["passed_on"]) for one in document["signals"]] == [("SIGTERM", True)]
 
 
-@pytest.mark.each_run
 def test_ctrl_c_ends_the_job_as_it_does_without(folder: Path) -> None:
     """SIGINT to the group, as the terminal sends it: torchrun's own words and status, and no process left."""
     verdict = folder / "interrupted.json"

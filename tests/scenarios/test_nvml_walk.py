@@ -1,15 +1,13 @@
-"""A slice of the walk of NVML's functions over every base machine.
+"""A slice of the walk of NVML's functions over the base machines: some machines at each commit, all by `make test-all`.
 
 `python -m tools.walk_nvml` walks all of it. Every function that gpudiag calls on a machine hangs there or
-fails, machine by machine with other codes. The walk is one program beside this one: it forks for each
-experiment, which a test's process with its threads must not.
+fails, machine by machine with other codes. The walk is a program beside this one: it forks for each
+experiment, which a test's process with its threads must not. A machine takes two seconds of a processor.
 """
 
 import json
 import subprocess
 import sys
-from functools import cache
-from typing import Any
 
 import pytest
 
@@ -22,28 +20,20 @@ _LIMIT_SECONDS = 900  # proves that it ends; on a quiet machine it takes less th
 _LEAST_FUNCTIONS = 40
 
 
-@cache
-def walked() -> dict[str, dict[str, Any]]:
+@pytest.mark.sliced
+@pytest.mark.timeout(_LIMIT_SECONDS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_function_that_fails_never_passes_and_is_told_of_the_right_gpu(machine: str):
     try:
         build_library()
     except UsageError as error:
         pytest.skip(f"simulated machines need a C compiler: {error.message}")
     done = subprocess.run(
-        [sys.executable, "-m", "tools.walk_nvml", "--slice"],
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_SECONDS,
-        check=False,
-    )
+        [sys.executable, "-m", "tools.walk_nvml", f"--slice={machine}"],
+        capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False,
+    )  # fmt: skip
     assert done.stdout, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    return {row["machine"]: row for row in rows}
-
-
-@pytest.mark.timeout(_LIMIT_SECONDS)
-@pytest.mark.parametrize("machine", MACHINES)
-def test_a_function_that_fails_never_passes_and_is_told_of_the_right_gpu(machine: str):
-    row = walked()[machine]
+    row = json.loads(done.stdout)
     assert row["wrong"] == []
     assert row["healthy"] == "pass"
     assert row["functions"] > _LEAST_FUNCTIONS

@@ -295,6 +295,8 @@ def test_nodes_without_labels_and_with_another_ones_take_part():
 # --- all of it
 
 
+# Four networks each, up to two seconds of a processor: the shapes differ, and how they are judged does not.
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     "shape",
     [
@@ -314,7 +316,9 @@ def test_a_healthy_network_accuses_nothing(shape: str):
         assert localise(network, network.labelled(), seed, labels=True).suspects == ()
 
 
-@walk(
+@pytest.mark.sliced
+@pytest.mark.parametrize(
+    ("shape", "kind"),
     [
         ("static", "uplink"), ("static", "uplinks"), ("static", "path"), ("static", "node"),
         ("static", "four nodes"),
@@ -327,11 +331,10 @@ def test_a_healthy_network_accuses_nothing(shape: str):
         ("NVLink, static, uneven", "network"),
     ]
 )  # fmt: skip
-def test_what_is_bad_is_named(case):
-    shape, kind = case
+def test_what_is_bad_is_named(shape: str, kind: str):
     named = wanted = wrong = 0
     for seed in range(4):
-        network = SimulatedFabric(64, SHAPES[shape], random.Random(f"{case} {seed}"))
+        network = SimulatedFabric(64, SHAPES[shape], random.Random(f"{(shape, kind)} {seed}"))
         network.faults = make_faults(network, kind)
         suspects = localise(network, network.labelled(), seed, labels=True).suspects
         named += sum(any(names(one, fault, network) for one in suspects) for fault in network.faults)
