@@ -155,7 +155,7 @@ def _operation_of(library: Sequence[Frame]) -> str:
     if _BACKWARD in names:
         return "backward"
     for frame in reversed(library):
-        if not _PASSING.search(frame.file):
+        if not _PASSING.search(frame.file) and frame.function.rpartition(".")[2] not in _NOT_CALLS:
             return frame.function
     return names[-1] if names else ""
 

@@ -41,6 +41,8 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
         or _who_is_past(odd, most)
         or _way_past(odd, most)
     )
+    if not branch:
+        words += _condition(odd.head, most.head)
     return kinds.OTHER_COLLECTIVE, words
 
 
@@ -73,6 +75,16 @@ def _who_is_past(odd: Group, most: Group) -> str:
         f"; {past.name} {is_are(past.positions, 'is')} past {where}, where {behind.name} still"
         f" {is_are(behind.positions, 'is')}"
     )
+
+
+def _condition(odd: Position, most: Position) -> str:
+    """Words for an `if` that one of the two calls alone stands under; empty for none."""
+    frames = _divergence(odd, most)
+    for here, there in (frames, frames[::-1]) if frames is not None else ():
+        found = next((one for one in here.inside if one.startswith("if ") and one not in there.inside), "")
+        if found:
+            return f"; {here.place} stands under `{found}`"
+    return ""
 
 
 def _way_past(odd: Group, most: Group) -> str:

@@ -199,7 +199,7 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
             found.clear()
         elif isinstance(node, ast.If):
             branch = "else of " if any(_has(one, number) for one in node.orelse) else ""
-            if number > node.lineno:
+            if number > node.lineno or (node.body[0].lineno == number and not _may_wait(node.test)):
                 found.append(f"{branch}if {_short(node.test)} (line {node.lineno})")
         elif isinstance(node, ast.Try):
             found += _describe_try(node, number)
@@ -215,6 +215,12 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
             )
             found.append(f"{head} (line {node.lineno})")
     return tuple(reversed(found))
+
+
+def _may_wait(test: ast.expr) -> bool:
+    """Whether a condition calls more than what asks for a rank: in `if a: b` of one line, it may be what waits."""
+    calls = (one for one in ast.walk(test) if isinstance(one, ast.Call))
+    return any("rank" not in ast.unparse(one.func) for one in calls)
 
 
 def _guards_before(tree: ast.Module, node: ast.AST) -> list[str]:

@@ -125,7 +125,8 @@ def _look_at_rank(
     if not any(mark in file for mark in _NOT_FOR_CHILDREN for file in files):
         deep.add(process.pid)
     for child in descendants:
-        seen = _look(child, started, with_stacks=is_last and child.python and process.pid in deep)
+        is_read = is_last or child.state == "R"  # two stacks of one that computes show an endless loop
+        seen = _look(child, started, with_stacks=is_read and child.python and process.pid in deep)
         emit(("look", child.pid, process.pid, number, encode(seen)))
         kept.setdefault(child.pid, set()).update(_lines_of(seen))
 
