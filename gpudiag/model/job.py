@@ -256,6 +256,7 @@ class Job:
 
 
 ALONE = "python"  # the launcher of a process that is no rank by any variable, and joins none
+JOINED = "multiprocessing"  # the launcher of processes that the one which started them joins
 SERVER = "server"  # the kind of a place that is a server's
 
 

@@ -25,6 +25,7 @@ _GLOO_THREAD = (
 _OF_TRIES = re.compile(r"attempt|retry|retries|tries|backoff|failures", re.IGNORECASE)
 # TensorPipe's, of torch's RPC: it asks its shared memory without an end, whether there is a message or not.
 _SPINNING_THREAD = "TP_SHM"
+_RPC_THREAD = "pt_thread_pool"  # those of torch's RPC, which answer calls and take answers
 _BACKWARD_THREAD = "pt_autograd"  # torch's, one of each GPU, which sleeps between two backward passes
 
 
@@ -166,7 +167,8 @@ def _moved_between(earlier: ProcessLook, later: ProcessLook) -> bool:
     one, other = earlier.main, later.main
     if one is None or other is None:
         return False
-    ran = ran_backward(earlier, later) or (
+    ran = ran_backward(earlier, later) or _ran(earlier, later, _RPC_THREAD)
+    ran = ran or (
         # A loop of steps that came back to one line: it woke up, and a collective of gloo was made.
         other.switches > one.switches and _ran(earlier, later, _GLOO_THREAD) and not only_polled(one, other)
     )

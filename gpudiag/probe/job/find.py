@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from gpudiag.model.job import ALONE, KnownBy
+from gpudiag.model.job import ALONE, JOINED, KnownBy
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame
@@ -270,7 +270,7 @@ def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadM
     ]
     size: Reading[int] = counts[0] if counts else len(ranks)
     expected = tuple(range(counts[0])) if counts else None
-    launcher = "spawn" if counts else "multiprocessing"
+    launcher = "spawn" if counts else JOINED
     return FoundJob(launcher, top, size, expected, tuple(ranks), "", "", "")
 
 

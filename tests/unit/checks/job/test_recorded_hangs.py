@@ -197,6 +197,12 @@ RECORDED = (
         1,
         ("not in the rpc_sync (rpc_event.py:10) that rank 0", "rpc_event.py:6 in serve_weights"),
     ),
+    Recorded(
+        "loader_loop",
+        "hang.loop",
+        1,
+        ("in the loop `while True` of worker_loop.py:7: its loader's worker", "in Stream.filtered"),
+    ),
     Recorded("store_key", "hang.other_collective", 0, ('the store\'s wait for the key "shard_map"',)),
     Recorded(
         "empty_results",

@@ -37,7 +37,7 @@ HUNG = {
 }  # fmt: skip
 IDLE = ("pipes_idle", "zmq_idle", "ring_idle", "broadcast_idle", "ray_idle", "vllm_idle")
 ALONE = ("alone_http", "alone_prompt")  # a process by itself: an HTTP server, a prompt of Python
-SERVING = ("pipes_steady", "ring_steady")
+SERVING = ("pipes_steady", "ring_steady", "remote_calls")
 
 
 def engine(name: str) -> Job:
