@@ -109,6 +109,9 @@ def _plain(variable: Variable) -> str | None:
     return None
 
 
+_YIELDS = ", which yields"  # at the end of a loop: whoever takes from it has its end
+
+
 @dataclass(frozen=True, slots=True)
 class SourceLine:
     """One line of a source: its text, and the statements around it that may explain why a rank is there."""
@@ -213,7 +216,8 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
                 if isinstance(node, ast.For)
                 else f"while {_short(node.test)}"
             )
-            found.append(f"{head} (line {node.lineno})")
+            gives = any(isinstance(one, ast.Yield | ast.YieldFrom | ast.Await) for one in ast.walk(node))
+            found.append(f"{head} (line {node.lineno}){_YIELDS if gives else ''}")
     return tuple(reversed(found))
 
 
