@@ -35,13 +35,15 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
         if name not in NAMES_OF_RANKS and own.is_integer() and theirs.is_integer()
     ]
     steps = ", ".join(differing[:2])
-    branch = find_branch(odd.head, most.head)
+    # That a rank alone sends or receives is as it should be.
+    of_pair = any(one.head.call.operation in ("send", "recv") for one in (odd, most))
+    branch = "" if of_pair else find_branch(odd.head, most.head)
     words = (
         "".join(f"; {one}" for one in (branch, steps) if one)
         or _who_is_past(odd, most)
         or _way_past(odd, most)
     )
-    if not branch:
+    if not branch and not of_pair:
         words += _condition(odd.head, most.head)
     return kinds.OTHER_COLLECTIVE, words
 

@@ -203,6 +203,9 @@ RECORDED = (
         1,
         ("in the loop `while True` of worker_loop.py:7: its loader's worker", "in Stream.filtered"),
     ),
+    Recorded(
+        "recv_twice", "hang.other_collective", None, ("the recv from rank 1", "rank 1 waits in the barrier")
+    ),
     Recorded("store_key", "hang.other_collective", 0, ('the store\'s wait for the key "shard_map"',)),
     Recorded(
         "empty_results",
@@ -237,6 +240,10 @@ def test_rank_kind_and_line_are_named(case: Recorded) -> None:
     assert getattr(first.subject, "rank", None) == case.rank
     for words in case.words:
         assert words in first.message, first.message
+
+
+def test_that_a_rank_alone_receives_is_no_reason_by_itself() -> None:
+    assert "stands under" not in judged("recv_twice").headline
 
 
 def test_an_endless_loop_that_others_wait_for_not_yet_long_is_looked_at_again():
