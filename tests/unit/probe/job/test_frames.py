@@ -134,7 +134,7 @@ def drain(source):
 """
 
 
-def test_the_loop_of_a_generator_is_told_from_one_without_an_end(tmp_path):
+def test_the_loop_of_a_generator_differs_from_one_without_an_end(tmp_path):
     file = tmp_path / "generator.py"
     _write(file, GENERATOR)
     inside = [Sources().line(os.getpid(), str(file), number).inside for number in (3, 7)]
