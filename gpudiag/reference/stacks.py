@@ -41,6 +41,7 @@ _BACKWARD = "_engine_run_backward"
 _ALIASES = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
 _STANDARD = re.compile(
     r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<(?!(string|stdin)>)|/(site|dist)-packages/(torch|jax|zmq)/"
+    r"|/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{51}\.py$"  # what torch.compile wrote
 )
 
 

@@ -267,7 +267,7 @@ def _with_collective_of_graph(call: Call, main: ThreadLook) -> Call:
     seen to work.
     """
     is_operation = bool(call.library) and call.library[0].file.endswith("/torch/_ops.py")
-    if call.awaited or not is_operation or main.state != "S" or main.syscall != "futex":
+    if call.awaited not in ("", COMPILER) or not is_operation or main.state != "S" or main.syscall != "futex":
         return call
     return replace(call, awaited=RANKS, words="for other ranks, in a collective", operation=OF_GRAPH)
 

@@ -192,6 +192,12 @@ RECORDED = (
         ("ranks 0 and 2 wait in the collective of a compiled function (compiled_branch.py:4 in step)",),
     ),
     Recorded(
+        "compiled_skip",
+        "hang.other_collective",
+        2,
+        ("ranks 0 and 1 wait in the collective of a compiled function (inductor_skip.py:4 in norm), ",),
+    ),
+    Recorded(
         "remote_call",
         "hang.lock",
         1,
