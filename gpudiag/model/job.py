@@ -255,6 +255,8 @@ class Job:
         return next((host for host, ranks in self.machines if rank in ranks), self.host)
 
 
+ALONE = "python"  # the launcher of a process that is no rank by any variable, and joins none
+JOINED = "multiprocessing"  # the launcher of processes that the one which started them joins
 SERVER = "server"  # the kind of a place that is a server's
 
 

@@ -44,6 +44,7 @@ _ALIASES = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base"
 _STANDARD = re.compile(
     r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<(?!(string|stdin)>)|"
     r"/(site|dist)-packages/(torch|jax|zmq)/"
+    r"|/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{51}\.py$"  # what torch.compile wrote
 )
 
 
@@ -158,7 +159,7 @@ def _operation_of(library: Sequence[Frame]) -> str:
     if _BACKWARD in names:
         return "backward"
     for frame in reversed(library):
-        if not _PASSING.search(frame.file):
+        if not _PASSING.search(frame.file) and frame.function.rpartition(".")[2] not in _NOT_CALLS:
             return frame.function
     return names[-1] if names else ""
 

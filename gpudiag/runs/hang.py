@@ -9,14 +9,14 @@ from datetime import datetime
 from time import monotonic, sleep
 
 from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.position import EXITING, LOCK, PYTHON
+from gpudiag.checks.job.position import EXITING, LOADER, LOCK, PYTHON
 from gpudiag.checks.job.verdict import is_decided, judge_job, needs_c_functions
 from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError
 from gpudiag.installed import install_command, root_command
 from gpudiag.model.evidence import ranks_of
 from gpudiag.model.finding import Finding, Outcome, worst
-from gpudiag.model.job import HangReport, Job, JobVerdict, RankSeen
+from gpudiag.model.job import JOINED, HangReport, Job, JobVerdict, RankSeen
 from gpudiag.model.job_state import JobState
 from gpudiag.model.reading import Missing
 from gpudiag.probe.job.gather import Gathered, gather_looks, join_looks
@@ -241,7 +241,7 @@ def _judge(
 
 def _may_change(verdict: JobVerdict, until: float, limits: HangLimits) -> bool:
     """Whether a look after that limit may decide: the longer one is that of loops alone."""
-    computes = (PYTHON, LOCK, EXITING)  # by itself, or in a thread whose end it waits for
+    computes = (PYTHON, LOCK, EXITING, LOADER)  # by itself, or in a thread or a worker that it waits for
     return until <= limits.still or any(
         place.kind in computes and place.moves for place in verdict.places_of_ranks
     )
@@ -261,7 +261,9 @@ def _look_again(
     sleep(max(0.0, started + at_least_seconds - monotonic()))
     job, at_seconds = verdict.job, monotonic() - started
     # Several, soon after each other: a loop of short waits is seen at another line now and then.
-    wanted = Wanted(pid=job.ranks[0].pid, looks=_FURTHER_LOOKS, between_seconds=_FURTHER_APART_SECONDS)
+    # One of processes that are joined may be a job of its own, if it is named.
+    pid = job.launcher_pid if job.launcher == JOINED else job.ranks[0].pid
+    wanted = Wanted(pid=pid, looks=_FURTHER_LOOKS, between_seconds=_FURTHER_APART_SECONDS)
     try:
         again = gather_looks(wanted, None if until is None else until - monotonic()).jobs
     except SourceFailedError:

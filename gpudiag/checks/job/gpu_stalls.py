@@ -300,7 +300,7 @@ def _left_loop(one: Position, other: Position) -> str:
         left = [around for around in theirs.inside if around.startswith(_LOOPS) and around not in mine.inside]
         if not left or mine.line < theirs.line:
             return ""
-        line = left[-1].rpartition("(line ")[2].rstrip(")")
+        line = left[-1].rpartition("(line ")[2].partition(")")[0]
         step = _name_step(other).strip(" ()")
         where = f" (it is at {step})" if step else ""
         return f"loop of {theirs.file.rpartition('/')[2]}:{line} that {name_positions((other,))} is in{where}"

@@ -7,7 +7,7 @@ from gpudiag.checks.job.movement import took_processor, uses_files
 from gpudiag.model.job import Frame, ProcessLook
 from gpudiag.reference.stacks import changed_counters, own_frames
 
-_WHILE = re.compile(r"^while (.*) \(line")
+_WHILE = re.compile(r"^while (.*) \(line \d+\)$")  # not of a generator: whoever takes from it has its end
 # Calls that return another value as time passes.
 _CLOCKS = re.compile(r"\b(time|monotonic|perf_counter|process_time|now|utcnow|thread_time)(_ns)?\(|\bclock\b")
 _WAITS_FOR_END = frozenset(("join", "_wait_for_tstate_lock", "result"))
@@ -17,8 +17,8 @@ def find_loop(looks: Sequence[ProcessLook], tid: int) -> tuple[str, Frame] | Non
     """The loop in which all looks found a thread, as `while True (line 12)`, and its frame; None for none.
 
     The thread computes in the loop's function, or in what its condition calls. Not a loop that calls a
-    function in its body, reads or writes files, or compares a clock or a number that moved: those have an
-    end.
+    function in its body, yields, reads or writes files, or compares a clock, a length or a number that moved:
+    those have an end.
     """
     first, last = looks[0], looks[-1]
     stacks = [own_frames(_frames_of(look, tid)) for look in (first, last)]
@@ -80,7 +80,7 @@ def _ends(loop: str, earlier: Frame, later: Frame) -> bool:
     text = match[1] if match else ""
     if not re.search(r"[<>]|!=", text):
         return False
-    if _CLOCKS.search(text):
+    if _CLOCKS.search(text) or "len(" in text:  # what is filled or emptied meanwhile is not seen
         return True
     moved = changed_counters((earlier,), (later,))
     return any(re.search(rf"\b{re.escape(name)}\b", text) for name in moved)

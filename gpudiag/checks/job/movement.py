@@ -23,6 +23,9 @@ _GLOO_THREAD = (
 )
 # What counts how often something was tried shows that nothing was done.
 _OF_TRIES = re.compile(r"attempt|retry|retries|tries|backoff|failures", re.IGNORECASE)
+# TensorPipe's, of torch's RPC: it asks its shared memory without an end, whether there is a message or not.
+_SPINNING_THREAD = "TP_SHM"
+_RPC_THREAD = "pt_thread_pool"  # those of torch's RPC, which answer calls and take answers
 _BACKWARD_THREAD = "pt_autograd"  # torch's, one of each GPU, which sleeps between two backward passes
 
 
@@ -69,7 +72,7 @@ def others_work(first: ProcessLook, last: ProcessLook) -> bool:
 
 def works(first: ProcessLook, last: ProcessLook) -> bool:
     """Whether threads of a process take processor time, or it reads or writes."""
-    spent = sum(one.cpu_seconds for one in last.threads) - sum(one.cpu_seconds for one in first.threads)
+    spent = _cpu_of(last.threads) - _cpu_of(first.threads)
     return spent > _BUSY_SHARE * _seconds_between(first, last) or uses_files(first, last)
 
 
@@ -164,7 +167,8 @@ def _moved_between(earlier: ProcessLook, later: ProcessLook) -> bool:
     one, other = earlier.main, later.main
     if one is None or other is None:
         return False
-    ran = ran_backward(earlier, later) or (
+    ran = ran_backward(earlier, later) or _ran(earlier, later, _RPC_THREAD)
+    ran = ran or (
         # A loop of steps that came back to one line: it woke up, and a collective of gloo was made.
         other.switches > one.switches and _ran(earlier, later, _GLOO_THREAD) and not only_polled(one, other)
     )
@@ -183,7 +187,11 @@ def _frames_ran(one: ThreadLook, other: ThreadLook) -> bool:
 
 
 def _cpu_of_others(look: ProcessLook) -> float:
-    return sum(one.cpu_seconds for one in look.threads if one.tid != look.pid)
+    return _cpu_of([one for one in look.threads if one.tid != look.pid])
+
+
+def _cpu_of(threads: Sequence[ThreadLook]) -> float:
+    return sum(one.cpu_seconds for one in threads if not one.name.startswith(_SPINNING_THREAD))
 
 
 def _seconds_between(first: ProcessLook, last: ProcessLook) -> float:

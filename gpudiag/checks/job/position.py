@@ -65,6 +65,7 @@ STOPPED, GONE, EXITING, STARTING, UNSEEN, WAITS = "stopped", "gone", "exiting", 
 EVALUATION, DATABASE, POLL = "evaluation", "database", "poll"
 WORK = "work"  # for the next request of a server
 FOR_RANKS = frozenset((RANKS, STORE))
+OF_GRAPH = "collective of a compiled function"  # which one, its frames do not show
 
 FILE_LOCKS = ("flock", "fcntl")  # system calls
 _SLEEPS = ("nanosleep", "clock_nanosleep")
@@ -173,6 +174,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     call = read_call(main.frames if main else ())
     if main is None or last.state == "?":
         return Position(seen, UNSEEN, "could not be looked at", call, False, None)
+    call = _with_collective_of_graph(call, main)
     since = _since(main)
     held = _if_held(last, main)
     if held is not None:
@@ -217,6 +219,8 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     loop, loop_frame = (poll.polls, poll) if poll is not None else ("", None)
     if kind == PYTHON:
         loop, loop_frame = find_loop((first, last), seen.pid) or ("", None)
+    elif inner.loop is not None:
+        loop, loop_frame = inner.loop
     if kind in (LOCK, EXITING) and (joined := find_joined_loop((first, last))) is not None:
         moves, (loop, loop_frame, name) = True, joined
         words = f"waits for its thread {name}"
@@ -255,6 +259,18 @@ def _spins_for_ranks(main: ThreadLook, call: Call, gpu_wait: GpuWait | None) -> 
     if main.native:
         return find_native_wait(main.native) is not None
     return call.frame is not None or gpu_wait is not None
+
+
+def _with_collective_of_graph(call: Call, main: ThreadLook) -> Call:
+    """The call, where a thread sleeps in an operation of torch: the collective of a compiled graph.
+
+    Its name is in no frame. What else torch's operations wait for runs in threads of the process, which are
+    seen to work.
+    """
+    is_operation = bool(call.library) and call.library[0].file.endswith("/torch/_ops.py")
+    if call.awaited not in ("", COMPILER) or not is_operation or main.state != "S" or main.syscall != "futex":
+        return call
+    return replace(call, awaited=RANKS, words="for other ranks, in a collective", operation=OF_GRAPH)
 
 
 def _if_gone(seen: RankSeen) -> str | None:
@@ -443,6 +459,7 @@ class Inner:
     moves: bool = False
     since_seconds: float | None = None
     kind: str = ""
+    loop: tuple[str, Frame] | None = None  # that it computes in, and the frame
 
 
 def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -> Inner:
@@ -470,10 +487,10 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
     if busy and (of_pool or kind in (LOADER, PROGRAM, QUEUE, COMPILER)):
         # One at a lock waits for another one: who is at something else is why, if there is one.
         still = sorted((one for one in busy if not one.moves), key=lambda one: one.kind == LOCK)
-        first = (still or busy)[0]
+        first = (still or sorted(busy, key=lambda one: one.loop is None))[0]
         worker_kind = first.kind if len(still) == len(busy) or first.kind != LOCK else ""
         goes_on = len(still) < len(busy) if kind == PROGRAM else not still
-        return Inner(f"{who}, {first.words}", goes_on, first.since_seconds, worker_kind)
+        return Inner(f"{who}, {first.words}", goes_on, first.since_seconds, worker_kind, first.loop)
     before = {one.tid: one for one in seen.first.threads}
     idle = [one for one in last.threads if one.tid not in before or not took_processor(before[one.tid], one)]
     for thread in (*(one for one in last.threads if one not in idle), *idle):  # one that works shows most
@@ -551,7 +568,8 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     read = [look for look in child.looks if look.main is not None and look.main.frames]
     moves = moves or (moved(read) and len(read) > 1)
     since = max(_since(child.looks[-1].main) or 0.0, still_since_seconds(read))
-    return Inner(f"pid {child.pid}, {words} at {describe_line(call.own)}", moves, since, kind)
+    loop = find_loop((read[0], read[-1]), child.pid) if len(read) > 1 and kind == PYTHON else None
+    return Inner(f"pid {child.pid}, {words} at {describe_line(call.own)}", moves, since, kind, loop)
 
 
 def _since_fork(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

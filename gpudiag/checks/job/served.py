@@ -1,7 +1,7 @@
 """Jobs whose ranks get work from a server: which ranks wait for it, if the job is idle, who holds it up.
 
 A rank that waits for its next request stands still by nature, at a pipe, a socket or in a loop over shared
-memory.
+memory. So does a process by itself that is a server, or a notebook.
 """
 
 import re
@@ -26,7 +26,7 @@ from gpudiag.checks.job.loops import find_loop
 from gpudiag.checks.job.position import Position, find_position
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
-from gpudiag.model.job import SERVER, Frame, Job, Place
+from gpudiag.model.job import ALONE, SERVER, Frame, Job, Place
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.reference.stacks import changed_counters
 from gpudiag.reference.waits import RANKS, find_wait
@@ -40,6 +40,8 @@ _LOOKS_PER_SECOND = 5.0  # our choice: vLLM's ring sleeps for 0.1 s at most, and
 # What a server waits in that asks another one, as for a model's files; one that is asked itself is in
 # selectors or socketserver.
 _ASKS = re.compile(r"/http/client\.py$|/urllib3/|/requests/|/huggingface_hub/|/botocore/")
+# What waits for connections, or for a user's next line.
+_FOR_USERS = re.compile(r"/(socketserver|code)\.py$|/(IPython|ipykernel|uvicorn|tornado|gunicorn|hypercorn)/")
 # Collectives by which one rank gives the others what to do, as SGLang's scheduler does with its requests.
 _GIVES = frozenset(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"))
 _NO_WAIT_FOR_REQUESTS = frozenset((at.FILE, at.DATABASE))
@@ -56,11 +58,22 @@ class Served:
 def mark_work_waits(positions: Sequence[Position], job: Job) -> tuple[Position, ...]:
     """The positions, with waits for a server's work as such; not those for an own child or thread."""
     if not job.servers:
-        return tuple(positions)
+        alone = len(positions) == 1 and job.launcher == ALONE
+        return tuple(_for_work(one) if alone and _serves_users(one) else one for one in positions)
     waiting = [one for one in positions if _may_wait_for_work(one)]
     alike = Counter(one.where for one in waiting)
     marked = {one.seen.pid for one in waiting if not one.inner or alike[one.where] > 1}
     return tuple(_for_work(one) if one.seen.pid in marked else one for one in positions)
+
+
+def _serves_users(one: Position) -> bool:
+    """Whether a process by itself waits for somebody: for a connection, or at the prompt of a notebook or of Python."""
+    main = one.seen.last.main
+    if main is None or one.moves or one.busy or one.kind in (at.GONE, at.UNSEEN, at.STOPPED, at.DEBUGGER):
+        return False
+    kind = main.awaited.kind if main.awaited is not None else ""
+    prompt = not main.frames and kind == "terminal"
+    return kind == "listener" or prompt or any(_FOR_USERS.search(frame.file) for frame in one.call.library)
 
 
 def _may_wait_for_work(one: Position) -> bool:

@@ -1,5 +1,6 @@
 """Ranks that wait for others, and the words for the calls that they wait in."""
 
+import re
 from dataclasses import dataclass
 
 from gpudiag.checks.job import position as at
@@ -22,6 +23,9 @@ OTHER_MACHINES = (
     "Look at all machines of the job at once: `srun --overlap --jobid JOB --ntasks-per-node 1 gpudiag hang`;"
     " or `gpudiag hang --json` on each, and `gpudiag merge` of the files."
 )
+
+# A key that stands in the line as a text, and not in a variable.
+_KEY = re.compile(r"store\w*\.(?:wait|get)\(\[?(\"[^\"{}]+\"|'[^'{}]+')[\])]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ def describe_call(group: Group) -> str:
     """`the all_reduce (train.py:10 in main)`, `the store (train.py:10)`."""
     head = group.head
     what = (
-        "the store's wait for a key"
+        f"the store's wait for {_key_of(head)}"
         if head.kind == at.STORE
         else "the work of its GPU"
         if head.kind == GPU
@@ -110,6 +114,12 @@ def describe_call(group: Group) -> str:
     if (peer := peer_of(head)) is not None:
         of = f" {'to' if head.call.operation == 'send' else 'from'} rank {peer}{of}"
     return f"{what}{of} ({head.where})" if head.where else f"{what}{of}"
+
+
+def _key_of(head: Position) -> str:
+    """`the key 'shard_map'`, as it stands in the line that asks the store; else `a key`."""
+    found = _KEY.search(head.call.own.text) if head.call.own is not None else None
+    return f"the key {found[1]}" if found else "a key"
 
 
 def _of_group(group: Group) -> str:

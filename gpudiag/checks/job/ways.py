@@ -36,12 +36,16 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
         if name not in NAMES_OF_RANKS and own.is_integer() and theirs.is_integer()
     ]
     steps = ", ".join(differing[:2])
-    branch = find_branch(odd.head, most.head)
+    # That a rank alone sends or receives is as it should be.
+    of_pair = any(one.head.call.operation in ("send", "recv") for one in (odd, most))
+    branch = "" if of_pair else find_branch(odd.head, most.head)
     words = (
         "".join(f"; {one}" for one in (branch, steps) if one)
         or _who_is_past(odd, most)
         or _way_past(odd, most)
     )
+    if not branch and not of_pair:
+        words += _condition(odd.head, most.head)
     return kinds.OTHER_COLLECTIVE, words
 
 
@@ -74,6 +78,16 @@ def _who_is_past(odd: Group, most: Group) -> str:
         f"; {past.name} {is_are(past.positions, 'is')} past {where}, where {behind.name} still"
         f" {is_are(behind.positions, 'is')}"
     )
+
+
+def _condition(odd: Position, most: Position) -> str:
+    """Words for an `if` that one of the two calls alone stands under; empty for none."""
+    frames = _divergence(odd, most)
+    for here, there in (frames, frames[::-1]) if frames is not None else ():
+        found = next((one for one in here.inside if one.startswith("if ") and one not in there.inside), "")
+        if found:
+            return f"; {here.place} stands under `{found}`"
+    return ""
 
 
 def _way_past(odd: Group, most: Group) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpudiag.linux.proc import read_text
+from gpudiag.model.job import ALONE
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.agent import waits_for_nodes
 from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_launched_jobs
@@ -12,6 +13,7 @@ from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame, RawThread, read_stacks
 from gpudiag.probe.job.servers import find_served_jobs
+from gpudiag.probe.job.stores import runs_process_group
 
 _STACK_SECONDS = 5.0  # as for a look
 _TRIES = 3
@@ -85,14 +87,17 @@ def _fitting(pid: int, jobs: Sequence[FoundJob], processes: Mapping[int, Process
     """The jobs that a process belongs to, or has started.
 
     To that of a server belongs what it started that has no job and no script of its own, as a sweep's trials
-    have.
+    have; they may run the server's own script by another command.
     """
     named = processes.get(pid)
     above = {*named.ancestors} if named else set()
-    scripts = {word for word in named.words if word.endswith(".py")} if named else set()
+    words = {*named.words[1:]} if named else set()
+    has_script = any(word.endswith(".py") for word in words)
     own = [job for job in jobs if pid in job.pids or _is_above(pid, job, processes)]
     return own or [
-        job for job in jobs if any(one.pid in above and scripts <= {*one.words} for one in job.servers)
+        job
+        for job in jobs
+        if any(one.pid in above and (not has_script or words <= {*one.words}) for one in job.servers)
     ]
 
 
@@ -139,11 +144,24 @@ def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
         return min(below, key=lambda one: (len(one.ancestors), one.pid)) if below else process
     parent = processes.get(process.parent_pid)
     own = find_family(process, processes, _read_main)
-    if parent is not None and parent.python and own.launcher == "python":
+    if parent is not None and parent.python and own.launcher == ALONE:
         family = find_family(parent, processes, _read_main)
-        if any(rank.process.pid == process.pid for rank in family.ranks):
+        if any(rank.process.pid == process.pid for rank in family.ranks) and _trains_together(family):
             return parent
     return process
+
+
+def _trains_together(family: FoundJob) -> bool:
+    """Whether processes that are joined are ranks of one job, and no trials of a sweep.
+
+    They have numbers, or one has a process group or is about to join one.
+    """
+    pids = [one.process.pid for one in family.ranks]
+    return (
+        any(not isinstance(one.rank, Missing) for one in family.ranks)
+        or any(map(runs_process_group, pids))
+        or any("/torch/distributed/" in frame.file for pid in pids for frame in _read_main(pid))
+    )
 
 
 def _read_main(pid: int) -> Sequence[RawFrame]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from gpudiag.model.job import KnownBy
+from gpudiag.model.job import ALONE, JOINED, KnownBy
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame
@@ -103,8 +103,21 @@ def find_launched_jobs(processes: Mapping[int, Process]) -> list[FoundJob]:
         candidate = _candidate(process)
         if candidate is not None:
             groups.setdefault(candidate.key, []).append(candidate)
-    innermost = _without_launchers_of_others(groups.values(), processes)
+    innermost = _without_launchers_of_others(
+        (one for members in groups.values() for one in _split_by_trial(members)), processes
+    )
     return [job for members in innermost if (job := _job_of(members, processes))]
+
+
+def _split_by_trial(members: list[_Candidate]) -> list[list[_Candidate]]:
+    """The members by the jobs that they are of: of one rank each, those of a sweep have all variables alike."""
+    python = {one.process.pid for one in members if one.process.python}
+    tops = [
+        pid for one in members if (pid := one.process.pid) in python and not python & {*one.process.ancestors}
+    ]
+    if members[0].size > 1 or len(tops) < 2:
+        return [members]
+    return [[one for one in members if pid in (one.process.pid, *one.process.ancestors)] for pid in tops]
 
 
 def _is_look(process: Process) -> bool:
@@ -268,7 +281,7 @@ def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadM
         return FoundJob("torchrun", top, Missing(MissingReason.SOURCE_ABSENT), None, (), "", "", "")
     if not joins:
         alone = FoundRank(top, 0, 0, KnownBy.NOTHING, find_descendants(top, processes))
-        return FoundJob("python", None, 1, None, (alone,), "", "", "")
+        return FoundJob(ALONE, None, 1, None, (alone,), "", "", "")
     ranks = [_spawned_rank(child, processes, read_main) for child in children]
     counts = [
         int(one.value)
@@ -278,7 +291,7 @@ def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadM
     ]
     size: Reading[int] = counts[0] if counts else len(ranks)
     expected = tuple(range(counts[0])) if counts else None
-    launcher = "spawn" if counts else "multiprocessing"
+    launcher = "spawn" if counts else JOINED
     return FoundJob(launcher, top, size, expected, tuple(ranks), "", "", "")
 
 

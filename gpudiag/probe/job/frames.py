@@ -109,6 +109,9 @@ def _plain(variable: Variable) -> str | None:
     return None
 
 
+_YIELDS = ", which yields"  # at the end of a loop: whoever takes from it has its end
+
+
 @dataclass(frozen=True, slots=True)
 class SourceLine:
     """One line of a source: its text, and the statements around it that may explain why a rank is there."""
@@ -199,7 +202,7 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
             found.clear()
         elif isinstance(node, ast.If):
             branch = "else of " if any(_has(one, number) for one in node.orelse) else ""
-            if number > node.lineno:
+            if number > node.lineno or (node.body[0].lineno == number and not _may_wait(node.test)):
                 found.append(f"{branch}if {_short(node.test)} (line {node.lineno})")
         elif isinstance(node, ast.Try):
             found += _describe_try(node, number)
@@ -213,8 +216,15 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
                 if isinstance(node, ast.For)
                 else f"while {_short(node.test)}"
             )
-            found.append(f"{head} (line {node.lineno})")
+            gives = any(isinstance(one, ast.Yield | ast.YieldFrom | ast.Await) for one in ast.walk(node))
+            found.append(f"{head} (line {node.lineno}){_YIELDS if gives else ''}")
     return tuple(reversed(found))
+
+
+def _may_wait(test: ast.expr) -> bool:
+    """Whether a condition calls more than what asks for a rank: in `if a: b` of one line, it may be what waits."""
+    calls = (one for one in ast.walk(test) if isinstance(one, ast.Call))
+    return any("rank" not in ast.unparse(one.func) for one in calls)
 
 
 def _guards_before(tree: ast.Module, node: ast.AST) -> list[str]:

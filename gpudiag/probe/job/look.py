@@ -31,6 +31,9 @@ from gpudiag.reference.waits import is_library
 BETWEEN_SECONDS = 1.0  # from the start of one look to the next
 _STACK_SECONDS = 5.0  # py-spy takes 0.1 s, and some seconds on two processors with a load of 50
 _MOST_AT_ONCE = 32
+_CHILDREN_AT_ONCE = (
+    4  # of all ranks together: one after the other, the forty of Ray's driver take half a minute
+)
 _MOST_SOURCES = 400  # lines
 _ALIVE = "RSDTtIPK"
 _GPU_NODE = re.compile(r"/dev/(nvidia.*\d|kfd|dri/renderD\d+)$")
@@ -81,7 +84,7 @@ def _stream(
         return
     kept: dict[int, set[tuple[str, int]]] = {}
     stacks_of_children: set[int] = set()
-    pool = ThreadPoolExecutor(_MOST_AT_ONCE)
+    pool, children = ThreadPoolExecutor(_MOST_AT_ONCE), ThreadPoolExecutor(_CHILDREN_AT_ONCE)
     for number in range(looks):
         sleep(max(0.0, number * between_seconds - (monotonic() - started)))
         tasks = []
@@ -99,6 +102,7 @@ def _stream(
                     kept,
                     stacks_of_children,
                     number == looks - 1,
+                    children,
                 )
             )
         wait(tasks)
@@ -116,6 +120,7 @@ def _look_at_rank(
     kept: dict[int, set[tuple[str, int]]],
     deep: set[int],
     is_last: bool,
+    pool: ThreadPoolExecutor,
 ) -> None:
     look = _look(process, started, with_stacks=True)
     emit(("look", process.pid, 0, number, encode(look)))
@@ -124,8 +129,12 @@ def _look_at_rank(
     files = [frame.file + frame.function for frame in main.frames] if main else []
     if not any(mark in file for mark in _NOT_FOR_CHILDREN for file in files):
         deep.add(process.pid)
-    for child in descendants:
-        seen = _look(child, started, with_stacks=is_last and child.python and process.pid in deep)
+
+    def look_at_child(child: Process) -> tuple[Process, ProcessLook]:
+        is_read = is_last or child.state == "R"  # two stacks of one that computes show an endless loop
+        return child, _look(child, started, with_stacks=is_read and child.python and process.pid in deep)
+
+    for child, seen in pool.map(look_at_child, descendants):
         emit(("look", child.pid, process.pid, number, encode(seen)))
         kept.setdefault(child.pid, set()).update(_lines_of(seen))
 

@@ -204,14 +204,14 @@ class _Finder:
         parent = self._common_parent(workers)
         if parent is not None and joins_children(self.read_main(parent.pid)):
             return find_family(parent, self.processes, self.read_main)
-        known = {one.pid for one in workers}
-        others = [one for one in self._siblings_of(workers) if one.pid not in known]
         numbers = _number(workers, size)
         size = (
             max(size or 0, len(workers), *(number + 1 for number in numbers.values()))
             if size or numbers
             else None
         )
+        # Ray's node may have dozens of workers: their stacks are read only where a rank is missing.
+        others = self._siblings_of(workers) if size is not None and size > len(workers) else []
         if size is not None and others:
             workers = [*workers, *_choose(others, size - len(workers), {*range(size)} - {*numbers.values()})]
             numbers = _number(workers, size)
@@ -260,15 +260,18 @@ class _Finder:
         names = {one.process.name for one in workers}
         started = [one.process.started_seconds for one in workers]
         earliest, latest = min(started) - _STARTED_TOGETHER_SECONDS, max(started) + _STARTED_TOGETHER_SECONDS
-        found = []
-        for one in self.processes.values():
-            if one.parent_pid not in parents or is_tracker(one) or is_agent(one):
-                continue
-            if one.pid in self.with_torch:
-                found.append(self._read(one))
-            elif one.state == "Z" and one.name in names and earliest < one.started_seconds < latest:
-                found.append(_Worker(one))
-        return found
+        known = {one.pid for one in workers}
+        beside = [
+            one
+            for one in self.processes.values()
+            if one.parent_pid in parents and one.pid not in known and not (is_tracker(one) or is_agent(one))
+        ]
+        dead = (
+            _Worker(one)
+            for one in beside
+            if one.state == "Z" and one.name in names and earliest < one.started_seconds < latest
+        )
+        return [*self._read_all([one for one in beside if one.pid in self.with_torch]), *dead]
 
     def _find_servers(self, workers: Sequence[_Worker]) -> tuple[Process, ...]:
         """The Python process that started the ranks, those above it with torch, and callers of ranks by TCP.

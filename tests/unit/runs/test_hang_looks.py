@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpudiag.model.finding import Outcome
+from gpudiag.model.job import JOINED
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.gather import Gathered
 from gpudiag.probe.job.look import Wanted
@@ -50,6 +51,24 @@ def test_every_job_of_which_nothing_moves_is_looked_at_again_and_blamed(
         {"exit": "hang.at_exit", "sleep": "hang.sleep"}[name] for name in names
     ]
     assert len(machine.further) == len(names) == len(slept)
+
+
+def test_processes_that_are_joined_are_looked_at_again_by_the_one_that_joins_them(
+    monkeypatch: pytest.MonkeyPatch, slept: list[float]
+) -> None:
+    """One of them, if it is named, may be a job of its own: the others would then be taken for gone."""
+    machine = Machine("exit")
+    machine.jobs = (replace(machine.jobs[0], launcher=JOINED, launcher_pid=4711),)
+    asked: list[int | None] = []
+
+    def gather(wanted: Wanted, within_seconds: float | None = None) -> Gathered:
+        asked.append(wanted.pid)
+        return Gathered(machine.jobs if len(asked) > 1 else tuple(map(seen_early, machine.jobs)), 0)
+
+    monkeypatch.setattr(hang, "gather_looks", gather)
+    (verdict,) = hang.run_hang(every=True, with_machine=False).jobs
+    assert verdict.findings[0].code == "hang.at_exit"
+    assert asked == [None, 4711]
 
 
 def test_a_job_that_is_decided_is_not_looked_at_again(

@@ -185,6 +185,40 @@ RECORDED = (
         ("a rank that alone takes the `if torch.isnan(loss): continue (line 18)`",),
     ),
     Recorded("main_evaluates", "hang.other_collective", None, ("nanogpt_eval.py:27 stands under", "master")),
+    Recorded(
+        "compiled_branch",
+        "hang.other_collective",
+        1,
+        ("ranks 0 and 2 wait in the collective of a compiled function (compiled_branch.py:4 in step)",),
+    ),
+    Recorded(
+        "compiled_skip",
+        "hang.other_collective",
+        2,
+        ("ranks 0 and 1 wait in the collective of a compiled function (inductor_skip.py:4 in norm), ",),
+    ),
+    Recorded(
+        "remote_call",
+        "hang.lock",
+        1,
+        ("not in the rpc_sync (rpc_event.py:10) that rank 0", "rpc_event.py:6 in serve_weights"),
+    ),
+    Recorded(
+        "loader_loop",
+        "hang.loop",
+        1,
+        ("in the loop `while True` of worker_loop.py:7: its loader's worker", "in Stream.filtered"),
+    ),
+    Recorded(
+        "recv_twice", "hang.other_collective", None, ("the recv from rank 1", "rank 1 waits in the barrier")
+    ),
+    Recorded("store_key", "hang.other_collective", 0, ('the store\'s wait for the key "shard_map"',)),
+    Recorded(
+        "empty_results",
+        "hang.other_collective",
+        2,
+        ("empty_results.py:7 stands under `if results (line 5)`",),
+    ),
     Recorded("killed", "hang.rank_gone", 1, ("came to the rendezvous, and has ended since", "WORLD_SIZE 4")),
     Recorded("never_came", "hang.never_joined", 1, ("never started, or ended before",)),
 )
@@ -212,6 +246,10 @@ def test_rank_kind_and_line_are_named(case: Recorded) -> None:
     assert getattr(first.subject, "rank", None) == case.rank
     for words in case.words:
         assert words in first.message, first.message
+
+
+def test_that_a_rank_alone_receives_is_no_reason_by_itself() -> None:
+    assert "stands under" not in judged("recv_twice").headline
 
 
 def test_an_endless_loop_that_others_wait_for_not_yet_long_is_looked_at_again():
@@ -335,6 +373,36 @@ def test_a_sleep_that_a_rank_came_back_to_is_work_where_collectives_were_made_me
             for rank in job.ranks
         )
         assert judge_job(replace(job, ranks=tuple(ranks))).outcome is outcome, names
+
+
+def test_a_compiled_function_that_computes_is_in_no_collective() -> None:
+    """Its operation runs in the main thread, or in others of the process."""
+    job = recorded("compiled_branch")
+
+    def computes(look: ProcessLook, number: int, name: str, state: str) -> ProcessLook:
+        threads = (
+            replace(
+                one,
+                state=state,
+                syscall="" if state == "R" else one.syscall,
+                cpu_seconds=one.cpu_seconds + number,
+            )
+            if one.name == name
+            else one
+            for one in look.threads
+        )
+        return replace(look, threads=tuple(threads))
+
+    for name, state in (("MainThread", "R"), ("pt_autograd_0", "S"), ("tqdm_monitor", "S")):
+        ranks = tuple(
+            replace(rank, looks=tuple(computes(look, n, name, state) for n, look in enumerate(rank.looks)))
+            if rank.rank != 1
+            else rank
+            for rank in job.ranks
+        )
+        if any(one.name == name for one in job.ranks[0].last.threads):
+            verdict = judge_job(replace(job, ranks=ranks))
+            assert verdict.outcome is not Outcome.FAIL, (name, verdict.headline)
 
 
 def _counting(look: ProcessLook, number: int) -> ProcessLook:

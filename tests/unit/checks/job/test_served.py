@@ -44,7 +44,8 @@ HUNG = {
     "vllm_fifo": Recorded("hang.file", 1, ("rank 0 waits in", "the FIFO")),
 }
 IDLE = ("pipes_idle", "zmq_idle", "ring_idle", "broadcast_idle", "ray_idle", "vllm_idle")
-SERVING = ("pipes_steady", "ring_steady")
+ALONE = ("alone_http", "alone_prompt")  # a process by itself: an HTTP server, a prompt of Python
+SERVING = ("pipes_steady", "ring_steady", "remote_calls")
 
 
 def engine(name: str) -> Job:
@@ -71,6 +72,17 @@ def test_an_idle_engine_is_healthy_and_called_idle(name: str) -> None:
     assert verdict.outcome is Outcome.PASS
     assert verdict.headline.startswith("idle: waits for requests")
     assert not verdict.findings
+
+
+@walk(ALONE)
+def test_a_process_by_itself_that_waits_for_users_is_idle_and_as_a_rank_it_hangs(name: str) -> None:
+    (seen,) = engine(name).ranks
+    long = _main(seen, lambda thread: replace(thread, last_ran_seconds_ago=900.0))
+    job = replace(engine(name), ranks=(long,))
+    verdict = judge_job(job)
+    assert (verdict.outcome, verdict.findings) == (Outcome.PASS, ())
+    assert verdict.headline.startswith("idle: waits for requests")
+    assert judge_job(replace(job, launcher="torchrun")).outcome is Outcome.FAIL
 
 
 @walk(SERVING)

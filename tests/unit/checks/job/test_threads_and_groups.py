@@ -231,7 +231,8 @@ def in_loop(job: Job, loop: str) -> Job:
 
 
 def test_a_loop_with_an_end_is_work_and_no_endless_loop() -> None:
-    for loop in ("while time.monotonic() < until (line 125)", "while datetime.now() <= end (line 125)"):
+    ends = ("while time.monotonic() < until", "while datetime.now() <= end", "while len(buffer) < 100")
+    for loop in (*(f"{one} (line 125)" for one in ends), "while True (line 125), which yields"):
         verdict = judge_job(in_loop(recorded("joined_loop"), loop))
         assert "hang.loop" not in codes(verdict), loop
     for loop in ("while not is_done() (line 125)", "while numbers[0] >= 0 (line 125)"):

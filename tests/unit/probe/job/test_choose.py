@@ -10,6 +10,7 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job import choose
 from gpudiag.probe.job.choose import choose_jobs
 from gpudiag.probe.job.proc import Process
+from gpudiag.probe.job.py_spy import RawFrame, Variable
 from gpudiag.probe.job.stores import Connections, Meeting
 from tests.walking import walk
 
@@ -97,18 +98,43 @@ def test_an_engine_beside_a_job_of_the_same_shell_is_found_by_each_of_its_proces
     ]
     engine = [process(40, 10, above=(10,)), *(process(pid, 40, above=(40, 10)) for pid in (41, 42))]
     helper = process(43, 40, above=(40, 10))
-    trial = process(44, 40, above=(40, 10), words=("python", "trial.py"))  # another job of a sweep
-    processes = machine("systemd", *by_hand, *engine, helper, trial)
+    # Other jobs of a sweep: by a script of their own, and by that of the server.
+    trials = [
+        process(44, 40, above=(40, 10), words=("python", "trial.py")),
+        process(45, 40, above=(40, 10), words=("python", "sweep.py", "--trial", "3")),
+    ]
+    engine[0] = replace(engine[0], words=("python", "sweep.py"))
+    processes = machine("systemd", *by_hand, *engine, helper, *trials)
     meeting = Meeting("127.0.0.1:29500", frozenset((41, 42)), is_local=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "_uses_torch", lambda _: True)
         patch.setattr(choose, "_read_main", lambda _: ())
         patch.setattr(Connections, "find_stores", lambda *_: [meeting])
-        (own,) = choose_jobs(processes, 44, None).jobs
-        assert [rank.process.pid for rank in own.ranks] == [44]
+        for pid in (44, 45):
+            (own,) = choose_jobs(processes, pid, None).jobs
+            assert [rank.process.pid for rank in own.ranks] == [pid]
         for pid in (40, 41, 42, 43):
             (job,) = choose_jobs(processes, pid, None).jobs
             assert [rank.process.pid for rank in job.ranks] == [41, 42]
             assert [one.pid for one in job.servers] == [40]
         every = choose_jobs(processes, None, None).jobs
     assert [[rank.process.pid for rank in job.ranks] for job in every] == [[12], [30, 31], [41, 42]]
+
+
+def test_processes_that_are_joined_are_one_job_where_they_have_ranks_and_else_trials() -> None:
+    """Of a process that is named; of the one that joins them, all are looked at."""
+    joins = (RawFrame("/opt/python/lib/python3.11/multiprocessing/popen_fork.py", "poll", 27, ()),)
+    meets = (RawFrame("/opt/site-packages/torch/distributed/rendezvous.py", "rendezvous", 70, ()),)
+    numbered = (RawFrame("/home/ann/train.py", "main", 8, (Variable("rank", "1", 0),)),)
+    below = [process(pid, 40, above=(40,)) for pid in (41, 42)]
+    processes = machine("systemd", process(40, 1), *below)
+    for stack, pids in (((), [42]), (meets, [41, 42]), (numbered, [41, 42])):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(choose, "_uses_torch", lambda _: False)
+            stacks = {40: joins, 41: stack}
+            patch.setattr(choose, "_read_main", lambda pid, known=stacks: known.get(pid, ()))
+            patch.setattr(choose, "runs_process_group", lambda _: False)
+            (job,) = choose_jobs(processes, 42, None).jobs
+            assert sorted(rank.process.pid for rank in job.ranks) == pids, stack
+            (family,) = choose_jobs(processes, 40, None).jobs
+            assert sorted(rank.process.pid for rank in family.ranks) == [41, 42]

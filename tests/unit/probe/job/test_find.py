@@ -86,6 +86,18 @@ def test_two_launchers_of_one_job_on_one_machine_are_one_job_however_they_name_t
     assert job.launcher_process is None
 
 
+def test_trials_of_a_sweep_with_the_same_variables_are_jobs_of_their_own():
+    """`for lr in ...; do python train.py $lr & done` in a shell that has RANK=0 and WORLD_SIZE=1."""
+    one = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    shell = process(10, 1, python=False, **one)
+    trials = [process(pid, 10, **one) for pid in (20, 21, 22)]
+    jobs = find_launched_jobs(table(shell, *trials, process(30, 21, **one)))
+    assert [ranks_of(job) for job in jobs] == [{0: 20}, {0: 21}, {0: 22}]
+    assert [one.pid for one in jobs[1].ranks[0].descendants] == [30]
+    (alone,) = find_launched_jobs(table(shell, trials[0]))
+    assert ranks_of(alone) == {0: 20}
+
+
 def test_a_shell_around_a_rank_is_not_the_rank():
     variables = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
     shell = process(20, 10, python=False, **variables)

@@ -108,3 +108,34 @@ def test_conditions_that_lead_away_before_a_line_are_told(tmp_path):
         "for (name, members) in plan.items() (line 2)",
     )
     assert not Sources().line(os.getpid(), str(file), 8).inside
+
+
+ONE_LINE = """def train(rank, group):
+    if rank == 0: log(gather(group))
+    if dist.get_rank() == 0: gather(group)
+    if gather(group): log(1)
+"""
+
+
+def test_a_condition_on_the_line_of_its_call_is_around_it_where_it_cannot_be_what_waits(tmp_path):
+    file = tmp_path / "one_line.py"
+    _write(file, ONE_LINE)
+    inside = [Sources().line(os.getpid(), str(file), number).inside for number in (2, 3, 4)]
+    assert inside == [("if rank == 0 (line 2)",), ("if dist.get_rank() == 0 (line 3)",), ()]
+
+
+GENERATOR = """def batches(source):
+    while True:
+        batch = source.random((8, 8))
+        yield batch
+def drain(source):
+    while True:
+        batch = source.random((8, 8))
+"""
+
+
+def test_the_loop_of_a_generator_differs_from_one_without_an_end(tmp_path):
+    file = tmp_path / "generator.py"
+    _write(file, GENERATOR)
+    inside = [Sources().line(os.getpid(), str(file), number).inside for number in (3, 7)]
+    assert inside == [("while True (line 2), which yields",), ("while True (line 6)",)]

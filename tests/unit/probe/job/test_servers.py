@@ -277,6 +277,28 @@ def test_the_stacks_of_jobs_that_are_not_near_are_not_read() -> None:
     assert find(processes, {20: in_group(0)}, near=processes[CORE])
 
 
+class Asked(dict[int, Sequence[RawFrame]]):
+    """Stacks, with the processes that were asked for theirs."""
+
+    def __init__(self, stacks: Stacks) -> None:
+        super().__init__(stacks)
+        self.pids: list[int] = []
+
+    def get(self, pid: int, default: Sequence[RawFrame] = ()) -> Sequence[RawFrame]:  # type: ignore[override]
+        self.pids.append(pid)
+        return super().get(pid, default)
+
+
+def test_processes_beside_the_ranks_are_asked_for_stacks_only_where_a_rank_is_missing() -> None:
+    """Ray's node starts workers for many actors: each stack may take seconds on a busy machine."""
+    idle = [process(pid, CORE) for pid in range(50, 70)]
+    for connected, are_asked in ((RANKS, False), (RANKS[:3], True)):
+        stacks = Asked({pid: in_group(number) for number, pid in enumerate(connected)})
+        assert find(engine(*idle), stacks, connected=connected)
+        beside = [pid for pid in stacks.pids if pid >= 50]
+        assert beside == [] if not are_asked else len(beside) == len(idle), connected
+
+
 def test_two_engines_of_one_server_are_two_jobs() -> None:
     more = [process(30, 12), process(31, 12), process(12, SERVER)]
     connections = Connections(
