@@ -175,12 +175,21 @@ def root_name(node: ast.AST | None) -> str | None:
     return None
 
 
-def runs_beside(step: Step, others: Sequence[Step]) -> bool:
-    """Whether a step is of the same process and the same run as one of the others."""
+def runs_beside(program: Program, step: Step, others: Sequence[Step]) -> bool:
+    """Whether a step is of the same process and the same run as one of the others, or as its object's `__init__`."""
     return any(
-        other.where.spawned == step.where.spawned and other.where.entry is step.where.entry
+        other.where.spawned == step.where.spawned
+        and (other.where.entry is step.where.entry or _made_before(program, other, step))
         for other in others
     )
+
+
+def _made_before(program: Program, other: Step, step: Step) -> bool:
+    """Whether a step is of a method, and the other of the `__init__` that made the method's object."""
+    made, entry = other.where.entry, step.where.entry
+    if entry is None or getattr(made, "name", "") != "__init__":
+        return False
+    return program.names.class_around(entry) is program.names.class_around(made or entry) is not None
 
 
 Root = tuple[object, str]  # of a name: the scope that it comes from

@@ -40,6 +40,9 @@ _PREFIXES = (
     ("tensorflow.compat.v2.", "tensorflow."),
 )
 
+# Packages in which one class does as well as another: a table of them is one of them.
+CLASSES_ALIKE = frozenset({"torch.optim", "torch.optim.lr_scheduler", "torchvision.datasets", "torchaudio.datasets"})
+
 # What a fence that imports nothing means by a name.
 CONVENTIONAL_NAMES = {
     "torch": "torch",

@@ -73,7 +73,7 @@ def _has_ranks(program: Program) -> bool:
 def _in_a_rank(program: Program, step: Step) -> bool:
     """Whether the step surely runs in a rank: the group is opened in the same process, in the same run."""
     opened = program.opens_group
-    return runs_beside(step, opened) if opened else step.where.entry is None
+    return runs_beside(program, step, opened) if opened else step.where.entry is None
 
 
 def _is_done_before(program: Program, name: str, step: Step) -> bool:

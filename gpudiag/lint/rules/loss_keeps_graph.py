@@ -38,9 +38,10 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
     """The total and the name that a statement adds to it: `total += loss`, `losses.append(loss)`."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Name):
-        return (
-            (node.target, node.value) if isinstance(node.target, ast.Name | ast.Attribute) else (None, None)
+        is_one = isinstance(node.target, ast.Name | ast.Attribute) or (
+            isinstance(node.target, ast.Subscript) and isinstance(node.target.slice, ast.Constant)
         )
+        return (node.target, node.value) if is_one else (None, None)
     if (
         isinstance(node, ast.Assign)
         and isinstance(node.value, ast.BinOp)
@@ -116,7 +117,7 @@ def _lets_go(node: ast.AST, text: str) -> bool:
     if not isinstance(node, ast.Assign):
         return False
     parts = [part for whole in node.targets for part in getattr(whole, "elts", [whole])]
-    if not any(ast.unparse(part) == text for part in parts):
+    if not any(text == (part := ast.unparse(p)) or text.startswith(f"{part}[") for p in parts):
         return False
     value = node.value
     goes_on = any(ast.unparse(part) == text for part in ast.walk(value) if isinstance(part, ast.expr))

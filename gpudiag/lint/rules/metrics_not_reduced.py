@@ -7,7 +7,14 @@ from gpudiag.lint.corrections import behind
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import loaders_of, sampler_of, samples_by_rank, training_loaders
+from gpudiag.lint.training import (
+    iterated,
+    loaders_of,
+    sampler_of,
+    samples_by_rank,
+    training_loaders,
+    without_gradients,
+)
 
 _REDUCED = (
     "\\w*reduce\\w*",
@@ -23,14 +30,11 @@ _REDUCED = (
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if (
-        program.owner
-        or program.uses_accelerate
-        or program.uses_deepspeed
-        or not (program.ddp_steps or program.uses_horovod)
-    ):
+    if program.owner or program.uses_deepspeed or program.mentions(*_REDUCED):
         return
-    if program.mentions(*_REDUCED):
+    if program.uses_accelerate:
+        yield from _find_prepared(program)
+    if program.uses_accelerate or not (program.ddp_steps or program.uses_horovod):
         return
     training = {loader for loader, _, _ in training_loaders(program)}
     reported = set()
@@ -56,6 +60,26 @@ def _find(program: Program) -> Iterator[Mistake]:
                 fix,
                 place=behind(program, step.node),
             )
+
+
+def _find_prepared(program: Program) -> Iterator[Mistake]:
+    """Counts over a loader that Accelerate has split, in a loop without gradients."""
+    reported = set()
+    for step in program.steps:
+        if not isinstance(step.node, ast.For) or step.node in reported or not program.backwards:
+            continue
+        counted = _counted(program, step)
+        is_split = program.values.kinds(iterated(step.node.iter)) == {"prepared"}
+        withs = " ".join(ast.unparse(p.items[0]) for p in step.node.body if isinstance(p, ast.With))
+        if counted is None or not is_split or not ("no_grad" in withs or without_gradients(program, step)):
+            continue
+        reported.add(step.node)
+        yield Mistake(
+            counted,
+            "each process counts only its share of the test data, and no call gathers the shares",
+            "",
+            advice="gather what is counted: accelerator.gather_for_metrics((predictions, labels))",
+        )
 
 
 def _counted(program: Program, step: Step) -> ast.AugAssign | None:

@@ -1,6 +1,7 @@
 """A training loader without a sampler: every rank reads all of the data."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
@@ -15,8 +16,6 @@ _BY_HAND = (
     "split_dataset_by_node",
     "webdataset",
     "wds",
-    "get_worker_info",
-    "IterableDataset",
     "nvidia.dali",
     "shard",
     "StatefulDataLoader",
@@ -24,7 +23,18 @@ _BY_HAND = (
 )
 
 
+# What a class that shares its data among the ranks, or draws it, has in its text.
+_SHARES = re.compile(
+    r"rank|world|shard|replica|process|node|dist|rand|shuffle|seed|sampl|split_|_split|partition|queue|global|num_gpu|stream"
+    r"|super\(|stride|step|skip",
+    re.IGNORECASE,
+)
+
+
 def _find(program: Program) -> Iterator[Mistake]:
+    yield from _find_iterables(program)
+    if program.mentions("get_worker_info", "IterableDataset"):
+        return
     if program.owner or program.uses_accelerate or program.uses_deepspeed or not _averages(program):
         return
     if program.mentions(*_BY_HAND) or _seeds_by_rank(program):
@@ -64,6 +74,35 @@ def _find(program: Program) -> Iterator[Mistake]:
             loader,
             "the training loader has no DistributedSampler: every rank reads all of the data",
             with_replaced(program, loader, ast.unparse(fixed)),
+        )
+
+
+def _find_iterables(program: Program) -> Iterator[Mistake]:
+    """A data set of this script that gives out its items in one order, the same on every rank."""
+    if program.owner or program.uses_accelerate or program.uses_deepspeed or not _averages(program):
+        return
+    if program.mentions(*_BY_HAND) or _seeds_by_rank(program):
+        return
+    reported = set()
+    for loader, _, step in training_loaders(program):
+        values = program.values.of(argument(loader, 0, "dataset"))
+        classes = [value.node for value in values if value.kind == "dataset"]
+        if loader in reported or len(values) != 2 or not classes or program.which_ranks(step) is not None:
+            continue
+        made = classes[0]
+        if (
+            not isinstance(made, ast.ClassDef)
+            or [program.names.qualify(base) for base in made.bases] != ["torch.utils.data.IterableDataset"]
+            or _SHARES.search(ast.unparse(made))
+            or program.values.depends_on(loader, _BY_RANK)
+        ):
+            continue
+        reported.add(loader)
+        yield Mistake(
+            loader,
+            f"every rank reads all of {made.name}: an IterableDataset is not split among the ranks by itself",
+            "",
+            advice="take every world_size-th item in its __iter__: itertools.islice(items, rank, None, world_size)",
         )
 
 
