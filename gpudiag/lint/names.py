@@ -120,12 +120,13 @@ class Names:
 
     def _one_of_several(self, node: ast.Subscript | ast.Call) -> str | None:
         """The first name of a table of one package's classes: `OPTIMIZERS[name]`; of `getattr(package, "name")` its one."""
-        if not isinstance(node, ast.Subscript):
-            if not (isinstance(node.func, ast.Name) and node.func.id == "getattr" and len(node.args) > 1):
+        if isinstance(node, ast.Call):
+            if getattr(node.func, "id", "") != "getattr" or len(node.args) < 2:
                 return None
             base, name = self.qualify(node.args[0]), node.args[1]
-            is_named = base and isinstance(name, ast.Constant) and isinstance(name.value, str)
-            return canonical_name(f"{base}.{name.value}") if is_named else None
+            if base is None or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+                return None
+            return canonical_name(f"{base}.{name.value}")
         bindings = self.bindings_of(node.value) if isinstance(node.value, ast.Name) else []
         table = bindings[0].value if len(bindings) == 1 and not bindings[0].path else None
         parts = [self.qualify(part) or "" for part in table.values] if isinstance(table, ast.Dict) else []

@@ -7,6 +7,9 @@ from gpudiag.lint.arguments import argument_of
 from gpudiag.lint.program import Program, argument, is_constant
 from gpudiag.lint.trace import Loop, Step
 
+_AROUND = frozenset(
+    "enumerate tqdm trange track iter islice auto notebook tqdm_notebook progress_bar log_every".split()
+)
 _SHARED_MODELS = frozenset({"ddp", "fsdp1", "engine", "prepared", "inner"})
 
 
@@ -14,19 +17,7 @@ def iterated(node: ast.expr) -> ast.expr:
     """The iterable of a loop, without the `enumerate` or the progress bar around it."""
     while isinstance(node, ast.Call) and node.args:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name not in (
-            "enumerate",
-            "tqdm",
-            "trange",
-            "track",
-            "iter",
-            "islice",
-            "auto",
-            "notebook",
-            "tqdm_notebook",
-            "progress_bar",
-            "log_every",
-        ):
+        if name not in _AROUND:
             break
         node = node.args[0]
     return node
@@ -76,13 +67,17 @@ def _trains_alone(program: Program, step: Step) -> bool:
 
 def calls_behind(program: Program, nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
     """The calls by which some expressions are computed, through names."""
+    return (part for part in behind(program, *nodes) if isinstance(part, ast.Call))
+
+
+def behind(program: Program, *nodes: ast.AST) -> Iterator[ast.AST]:
+    """The parts of some expressions, and of those that give their names a value."""
     left = list(nodes)
     seen: set[ast.AST] = set()
     while left:
         for part in ast.walk(left.pop()):
-            if isinstance(part, ast.Call):
-                yield part
-            elif isinstance(part, ast.Name | ast.Attribute) and part not in seen:
+            yield part
+            if isinstance(part, ast.Name | ast.Attribute) and part not in seen:
                 made = [b.value for b in program.values.reaching(part) if b.value is not None]
                 left += [value for value in made if value not in seen]
                 seen.update([part, *made])

@@ -41,7 +41,9 @@ _PREFIXES = (
 )
 
 # Packages in which one class does as well as another: a table of them is one of them.
-CLASSES_ALIKE = frozenset({"torch.optim", "torch.optim.lr_scheduler", "torchvision.datasets", "torchaudio.datasets"})
+CLASSES_ALIKE = frozenset(
+    {"torch.optim", "torch.optim.lr_scheduler", "torchvision.datasets", "torchaudio.datasets"}
+)
 
 # What a fence that imports nothing means by a name.
 CONVENTIONAL_NAMES = {

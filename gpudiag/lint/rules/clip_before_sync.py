@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import behind, moved, with_replaced
-from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import is_optimizer
@@ -85,6 +85,13 @@ def _judge(program: Program, step: Step) -> Mistake | None:
             message,
             f"{scaler}.unscale_({optimizer}); {text}",
         )
+    halved = [
+        s
+        for s in program.calls("accelerate.Accelerator")
+        if is_constant(keyword(s.node, "mixed_precision"), "fp16")
+    ]
+    if halved and not program.mentions(*_UNSCALES) and isinstance(call := step.node, ast.Call):
+        return Mistake(call, message, with_replaced(program, call.func, "accelerator.clip_grad_norm_"))
     reduced = _reduced_later(program, step)
     if reduced is not None:
         return moved(

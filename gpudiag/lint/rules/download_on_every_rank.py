@@ -11,6 +11,9 @@ from gpudiag.lint.trace import Step
 from gpudiag.lint.training import runs_beside
 from gpudiag.lint.values import RANKS
 
+_ONE_FIRST = (
+    "FileLock filelock torch_distributed_zero_first main_process_first local_main_process_first".split()
+)
 _PACKAGES = ("torchvision.datasets", "torchaudio.datasets", "torchtext.datasets")
 
 
@@ -82,13 +85,7 @@ def _is_done_before(program: Program, name: str, step: Step) -> bool:
         for other in program.calls(f"{package}.{name}"):
             if other is not step and step.where.spawned and not other.where.spawned:
                 return True
-    return program.mentions(
-        "FileLock",
-        "filelock",
-        "torch_distributed_zero_first",
-        "main_process_first",
-        "local_main_process_first",
-    )
+    return program.mentions(*_ONE_FIRST)
 
 
 RULE = Rule(

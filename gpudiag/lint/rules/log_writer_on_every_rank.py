@@ -12,7 +12,9 @@ _WRITERS = ("torch.utils.tensorboard.SummaryWriter", "wandb.init", "mlflow.start
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.owner not in (None, "TRL", "Hugging Face's Trainer") or program.mentions("WANDB_MODE", "WANDB_DISABLED"):
+    if program.owner not in (None, "TRL", "Hugging Face's Trainer") or program.mentions(
+        "WANDB_MODE", "WANDB_DISABLED"
+    ):
         return
     opened = program.opens_group
     horovod = [step for name, step in program.calls_within("horovod.torch") if name == "init"]

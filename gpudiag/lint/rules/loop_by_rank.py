@@ -5,23 +5,20 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.lint.collectives import collectives_of
-from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard, Loop, Step
+from gpudiag.lint.training import behind, iterated, loaders_of
 from gpudiag.lint.values import RANKS
 from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD, GROUP_MAKERS
 
 _SENDS = (
-    "broadcast",
-    "broadcast_object_list",
-    "all_reduce",
-    "all_gather",
-    "all_gather_object",
-    "scatter",
-    "scatter_object_list",
-)
+    "broadcast broadcast_object_list all_reduce all_gather all_gather_object scatter scatter_object_list"
+).split()
 
+_ALL = r"\w*(?:reduce|gather|broadcast)\w*"
+_CLOCKS = frozenset({"time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now"})
 _AGREE = (
     "broadcast the decision of that rank in each step, outside of the condition, and let every rank leave "
     "by it"
@@ -33,6 +30,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     meeting = _loops_that_meet(program)
     yield from _find_counts(program, meeting)
+    yield from _find_larger_shares(program, meeting)
     yield from _find_breaks(program, meeting)
     yield from _find_skips(program)
 
@@ -40,7 +38,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _find_skips(program: Program) -> Iterator[Mistake]:
     """Rounds without a backward pass on the ranks whose own loss or data is not finite."""
     wrapped = program.ddp_steps or program.calls(FSDP1, FULLY_SHARD)
-    if not wrapped or program.mentions("\\w*(?:reduce|gather|broadcast)\\w*"):
+    if not wrapped or program.mentions(_ALL):
         return
     reported = set()
     for step in program.backwards:
@@ -126,18 +124,37 @@ def _find_counts(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
         over = loop.iter
         if getattr(over.func, "id", "") == "range" and any(_depends(program, part) for part in over.args):
             reported.add(loop)
-            yield Mistake(
-                loop,
-                (
-                    "the number of rounds depends on the rank: the ranks that continue wait for those that "
-                    "have left the loop"
-                ),
-                "",
-                advice=(
-                    "let all ranks agree on one number, such as the smallest: dist.all_reduce(count, "
-                    "op=dist.ReduceOp.MIN)"
-                ),
-            )
+            yield _other_count(loop)
+
+
+def _other_count(loop: Loop) -> Mistake:
+    return Mistake(
+        loop,
+        "the number of rounds depends on the rank: the ranks that continue wait for those that have left the loop",
+        "",
+        advice=(
+            "let all ranks agree on one number, such as the smallest: dist.all_reduce(count, op=dist.ReduceOp.MIN)"
+        ),
+    )
+
+
+def _find_larger_shares(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
+    """Loops over a slice of the data that one rank takes to another end than the rest."""
+    for loop in dict.fromkeys(meeting):
+        if not isinstance(loop, ast.For) or program.mentions("Join", "join", _ALL):
+            continue
+        data = [argument(loader, 0, "dataset") for loader in loaders_of(program, loop)] or [
+            iterated(loop.iter)
+        ]
+        for part in behind(program, *(node for node in data if node is not None)):
+            bounds: list[ast.expr | None] = []
+            if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice):
+                bounds = [part.slice.lower, part.slice.upper]
+            elif isinstance(part, ast.Call) and getattr(part.func, "id", "") == "range":
+                bounds = [*part.args[:2]]
+            if any(_depends(program, bound) for bound in bounds if isinstance(bound, ast.Name | ast.IfExp)):
+                yield _other_count(loop)
+                break
 
 
 def _depends(program: Program, part: ast.expr) -> bool:
@@ -188,6 +205,12 @@ def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
                 "",
                 advice=_AGREE,
             )
+        elif step.where.loops[-1] in meeting and _is_of_its_own(program, step):
+            reported.add(step.node)
+            message = (
+                "each rank leaves the loop by a figure of its own: the others wait for it in their next step"
+            )
+            yield Mistake(step.node, message, "", advice="all_reduce that figure, or a flag, in each round")
         elif (
             step.where.loops[-1] in meeting
             and program.which_ranks(step) in (Which.ONE, Which.OTHERS)
@@ -200,6 +223,28 @@ def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
                 "",
                 advice=_AGREE,
             )
+
+
+def _is_of_its_own(program: Program, step: Step) -> bool:
+    """Whether a clock decides on a break, or the loss of this rank's own batch."""
+    loop = step.where.loops[-1]
+    if program.mentions(_ALL) or program.which_ranks(step) is not None:
+        return False
+    losses = [
+        b.receiver for b in program.backwards if loop in b.where.loops and isinstance(b.receiver, ast.Name)
+    ]
+    made = {binding.node for loss in losses for binding in program.values.reaching(loss)}
+    for guard in step.where.guards:
+        if loop not in program.names.ancestors(guard.test):
+            continue
+        for part in behind(program, guard.test):
+            if isinstance(part, ast.Call) and program.names.qualify(part.func) in _CLOCKS:
+                return True
+            if isinstance(part, ast.Name) and made & {
+                binding.node for binding in program.values.reaching(part)
+            }:
+                return True
+    return False
 
 
 def _is_counted_on_one_rank(program: Program, step: Step) -> bool:

@@ -16,17 +16,10 @@ from gpudiag.lint.training import (
     without_gradients,
 )
 
+_MESSAGE = "each rank counts only its share of the test data, and no call adds up the shares"
 _REDUCED = (
-    "\\w*reduce\\w*",
-    "\\w*gather\\w*",
-    "\\w*synchroni[sz]e\\w*",
-    "torchmetrics",
-    "\\w*aggregate\\w*",
-    "send",
-    "AverageMeter\\w*",
-    "sync\\w*",
-    "MetricLogger",
-)
+    r"\w*reduce\w* \w*gather\w* \w*synchroni[sz]e\w* torchmetrics \w*aggregate\w* send AverageMeter\w* sync\w* MetricLogger"
+).split()
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -48,6 +41,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             if counted is None:
                 continue
             reported.add(step.node)
+            if not isinstance(counted, ast.AugAssign):
+                yield Mistake(
+                    counted, _MESSAGE, "", advice="add up the figures by all_reduce, or all_gather the list"
+                )
+                continue
             total = ast.unparse(counted.target)
             fix = (
                 f"{total} = hvd.allreduce(torch.tensor({total}), op=hvd.Sum)"
@@ -56,10 +54,22 @@ def _find(program: Program) -> Iterator[Mistake]:
             )
             yield Mistake(
                 counted,
-                "each rank counts only its share of the test data, and no call adds up the shares",
+                _MESSAGE,
                 fix,
                 place=behind(program, step.node),
             )
+    for node in program.nodes:
+        if isinstance(node, ast.ListComp | ast.GeneratorExp) and _is_figure([node.elt]):
+            loaders = program.values.of(iterated(node.generators[0].iter))
+            if any(v.kind == "loader" and samples_by_rank(program, sampler_of(v.node)) for v in loaders):
+                yield Mistake(
+                    node, _MESSAGE, "", advice="add up the figures by all_reduce, or all_gather the list"
+                )
+
+
+def _is_figure(nodes: list[ast.expr]) -> bool:
+    """Whether one expression is a number read from a tensor: `loss.item()`."""
+    return len(nodes) == 1 and isinstance(nodes[0], ast.Call) and getattr(nodes[0].func, "attr", "") == "item"
 
 
 def _find_prepared(program: Program) -> Iterator[Mistake]:
@@ -82,14 +92,20 @@ def _find_prepared(program: Program) -> Iterator[Mistake]:
         )
 
 
-def _counted(program: Program, step: Step) -> ast.AugAssign | None:
-    """The statement of a loop without gradients that adds up a count; None where there is none."""
+def _counted(program: Program, step: Step) -> ast.AugAssign | ast.Call | None:
+    """What adds up a count, or appends a figure, in a loop without gradients; None where there is none."""
     loop = step.node
     if not isinstance(loop, ast.For) or any(
         isinstance(n, ast.Attribute) and n.attr in ("backward", "zero_grad") for n in ast.walk(loop)
     ):
         return None
     for node in ast.walk(loop):
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "attr", "") == "append"
+            and _is_figure(node.args)
+        ):
+            return node
         if (
             isinstance(node, ast.AugAssign)
             and isinstance(node.op, ast.Add)

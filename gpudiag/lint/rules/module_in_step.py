@@ -9,6 +9,8 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import calls_behind, root_name, without_gradients
 
+_WRAPPED = frozenset({"ddp", "engine", "prepared"})
+
 
 def _find(program: Program) -> Iterator[Mistake]:
     reported: set[ast.AST] = set()
@@ -19,6 +21,14 @@ def _find(program: Program) -> Iterator[Mistake]:
         func = call.func
         if isinstance(func, ast.Attribute) and func.attr != "module" and not _calls_wrapped(program, step):
             func = func.value  # `model.module.compute_loss(..)`
+        if isinstance(func, ast.Call) and func.args and _is_unwrapped(program, func):
+            reported.add(call)
+            wrapped = ast.unparse(func.args[0])
+            yield Mistake(
+                call,
+                f"the step calls what is inside of {wrapped}: the ranks average no gradient",
+                _fix(program, call, wrapped),
+            )
         if (
             isinstance(func, ast.Attribute)
             and func.attr == "module"
@@ -33,6 +43,30 @@ def _find(program: Program) -> Iterator[Mistake]:
                 _fix(program, call, ast.unparse(func.value)),
             )
     yield from _find_raw(program, reported)
+    yield from _find_backwards(program)
+
+
+def _find_backwards(program: Program) -> Iterator[Mistake]:
+    """`loss.backward()` of what a DeepSpeed engine computes, or of an Accelerator that scales it."""
+    scales = program.mentions("fp16", "accumulate", "gradient_accumulation_steps")
+    for step in program.backwards if not program.owner else ():
+        behind = calls_behind(program, [step.receiver]) if step.receiver is not None else ()
+        kinds = frozenset[str]().union(*(program.values.kinds(other.func) for other in behind))
+        does_more = "engine" if "engine" in kinds else "accelerator" if scales and "prepared" in kinds else ""
+        if does_more and not program.values.kinds(step.receiver) & {"engine", "accelerator"}:
+            loss, call = ast.unparse(step.receiver or step.node), step.node
+            yield Mistake(
+                call,
+                f"the {does_more} does not see this backward pass, and neither scales nor averages for it",
+                f"{does_more}.backward({loss})",
+            )
+            return
+
+
+def _is_unwrapped(program: Program, made: ast.Call) -> bool:
+    """Whether a call gives the model inside a wrapped one: `accelerator.unwrap_model(model)`, or the script's own."""
+    kinds = program.values.kinds(made)
+    return "inner" in kinds and kinds <= {"inner", "ddp"} and program.values.kinds(made.args[0]) <= _WRAPPED
 
 
 def _calls_wrapped(program: Program, step: Step) -> bool:
@@ -43,7 +77,7 @@ def _calls_wrapped(program: Program, step: Step) -> bool:
         if b.receiver is not None and isinstance(b.node, ast.Call) and _feeds(program, step.node, b.node)
         for other in calls_behind(program, [b.receiver, *b.node.args])
     ]
-    return any(program.values.kinds(other.func) & {"ddp", "engine"} for other in behind)
+    return any(program.values.kinds(other.func) & _WRAPPED for other in behind)
 
 
 def _find_raw(program: Program, reported: set[ast.AST]) -> Iterator[Mistake]:

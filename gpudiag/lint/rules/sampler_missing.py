@@ -13,13 +13,7 @@ from gpudiag.lint.values import RANKS
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text", "world_size", "world_size_text"}
 _BY_HAND = (
-    "split_dataset_by_node",
-    "webdataset",
-    "wds",
-    "nvidia.dali",
-    "shard",
-    "StatefulDataLoader",
-    "DistributedDataLoader",
+    "split_dataset_by_node webdataset wds nvidia.dali shard StatefulDataLoader DistributedDataLoader".split()
 )
 
 
@@ -35,9 +29,9 @@ def _find(program: Program) -> Iterator[Mistake]:
     yield from _find_iterables(program)
     if program.mentions("get_worker_info", "IterableDataset"):
         return
-    if program.owner or program.uses_accelerate or program.uses_deepspeed or not _averages(program):
+    if program.owner or program.uses_deepspeed or program.mentions(*_BY_HAND) or _seeds_by_rank(program):
         return
-    if program.mentions(*_BY_HAND) or _seeds_by_rank(program):
+    if not (_leaves_out_loaders(program) if program.uses_accelerate else _averages(program)):
         return
     reported: set[ast.AST] = set()
     for loader, loop, step in training_loaders(program):
@@ -59,6 +53,12 @@ def _find(program: Program) -> Iterator[Mistake]:
         if program.values.depends_on(loader, _BY_RANK):
             continue
         reported.add(loader)
+        if program.uses_accelerate:
+            message = "the training loader is not prepared: every process reads all of the data"
+            yield Mistake(
+                loader, message, "", advice="give it to accelerator.prepare, and use what that returns"
+            )
+            continue
         shown = ast.unparse(data)
         if program.uses_horovod:
             sampler = f"DistributedSampler({shown}, num_replicas=hvd.size(), rank=hvd.rank())"
@@ -118,6 +118,22 @@ def _averages(program: Program) -> bool:
     """Whether the ranks train one model: it is wrapped in DDP, or Horovod's optimizer averages."""
     in_torch = program.ddp_steps and (program.opens_group or not program.script.whole)
     return bool(in_torch) or program.averages_by_horovod
+
+
+def _leaves_out_loaders(program: Program) -> bool:
+    """Whether the script gives Accelerate its model by name, and a loader nowhere."""
+    given = [call for step in program.methods.get("prepare", []) if isinstance(call := step.node, ast.Call)]
+    return (
+        bool(given)
+        and not any(
+            isinstance(part, ast.Starred)
+            or program.values.kinds(part) & {"loader"}
+            or "load" in ast.unparse(part)
+            for call in given
+            for part in call.args
+        )
+        and not program.mentions("prepare_data_loader", "skip_first_batches")
+    )
 
 
 def _is_whole(program: Program, data: ast.expr) -> bool:

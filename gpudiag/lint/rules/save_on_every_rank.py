@@ -11,14 +11,8 @@ from gpudiag.lint.values import RANKS
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text"}
 _SHARDED = (
-    "fully_shard",
-    "FullyShardedDataParallel",
-    "FSDP",
-    "distribute_tensor",
-    "parallelize_module",
-    "checkpoint_wrapper",
-    "rpc",
-)
+    "fully_shard FullyShardedDataParallel FSDP distribute_tensor parallelize_module checkpoint_wrapper rpc"
+).split()
 
 
 def _find(program: Program) -> Iterator[Mistake]:
