@@ -22,7 +22,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     for step in program.calls(SAMPLER):
         seed = argument(step.node, 4, "seed")
-        if shuffles(step.node) and program.values.depends_on(seed, _BY_RANK):
+        if (
+            isinstance(step.node, ast.Call)
+            and shuffles(step.node)
+            and program.values.depends_on(seed, _BY_RANK)
+        ):
             message = "each rank shuffles by a seed of its own: samples are read twice, and others never"
             yield Mistake(step.node, message, "", advice="give the samplers of all ranks one seed")
             return

@@ -143,15 +143,17 @@ def _find_larger_shares(program: Program, meeting: list[Loop]) -> Iterator[Mista
     for loop in dict.fromkeys(meeting):
         if not isinstance(loop, ast.For) or program.mentions("Join", "join", _ALL):
             continue
-        data = [argument(loader, 0, "dataset") for loader in loaders_of(program, loop)] or [
-            iterated(loop.iter)
-        ]
-        for part in behind(program, *(node for node in data if node is not None)):
+        data = [argument(loader, 0, "dataset") for loader in loaders_of(program, loop)]
+        data = [node for node in data if node is not None] or [iterated(loop.iter)]
+        subsets = [v.node for node in data for v in program.values.of(node) if v.kind == "subset" and v.node]
+        for part in behind(program, *data, *subsets):
             bounds: list[ast.expr | None] = []
             if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice):
                 bounds = [part.slice.lower, part.slice.upper]
             elif isinstance(part, ast.Call) and getattr(part.func, "id", "") == "range":
                 bounds = [*part.args[:2]]
+            elif isinstance(part, ast.IfExp) and isinstance(part.body, ast.Subscript):
+                bounds = [part]
             if any(_depends(program, bound) for bound in bounds if isinstance(bound, ast.Name | ast.IfExp)):
                 yield _other_count(loop)
                 break

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.arguments import argument_of
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
@@ -22,6 +23,8 @@ def _find(program: Program) -> Iterator[Mistake]:
     for step in program.steps:
         node = step.node
         target, added = _addition(node)
+        if target is None:
+            target, added = _addition_inside(program, node)
         if target is None or added is None or node in reported or not step.where.loops:
             continue
         if without_gradients(program, step) or not _is_of_the_backward(program, step, added):
@@ -55,6 +58,26 @@ def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
         call = node.value
         if isinstance(call.func, ast.Attribute) and call.func.attr == "append" and len(call.args) == 1:
             return (call.func.value, call.args[0]) if isinstance(call.args[0], ast.Name) else (None, None)
+    return None, None
+
+
+def _addition_inside(program: Program, node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
+    """The total and the name of `meter.update(loss)`, where the method of this script adds its argument as it is."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    given = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    function = program.values.function_of(call.func) if isinstance(call, ast.Call) else None
+    if (
+        not isinstance(given, ast.Name)
+        or not isinstance(call, ast.Call)
+        or not isinstance(function, ast.FunctionDef)
+    ):
+        return None, None
+    for statement in function.body:
+        total, added = _addition(statement)
+        is_own = total is not None and ast.unparse(total).startswith("self.") and added is not None
+        if is_own and added is not None and argument_of(function, added.id, call) is given:
+            bound = program.values.reaching(added)
+            return (call.func, given) if all(binding.parameter for binding in bound) else (None, None)
     return None, None
 
 

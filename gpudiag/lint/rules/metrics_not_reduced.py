@@ -60,8 +60,12 @@ def _find(program: Program) -> Iterator[Mistake]:
             )
     for node in program.nodes:
         if isinstance(node, ast.ListComp | ast.GeneratorExp) and _is_figure([node.elt]):
-            loaders = program.values.of(iterated(node.generators[0].iter))
-            if any(v.kind == "loader" and samples_by_rank(program, sampler_of(v.node)) for v in loaders):
+            made = [
+                v.node for v in program.values.of(iterated(node.generators[0].iter)) if v.kind == "loader"
+            ]
+            if any(
+                isinstance(part, ast.Call) and samples_by_rank(program, sampler_of(part)) for part in made
+            ):
                 yield Mistake(
                     node, _MESSAGE, "", advice="add up the figures by all_reduce, or all_gather the list"
                 )

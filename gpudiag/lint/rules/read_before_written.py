@@ -30,7 +30,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         if not isinstance(call, ast.Call) or step.where.handling:
             continue
         which = program.which_ranks(step)
-        name = program.names.qualify(call.func) or getattr(call.func, "id", "")
+        name = program.names.qualify(call.func) or ast.unparse(call.func)
         path, to_write = _path(program, call, name, _WRITES), _is_writing(call, name)
         if path and to_write and which is Which.ONE:
             written[path] = step

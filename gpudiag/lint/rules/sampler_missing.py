@@ -26,10 +26,9 @@ _SHARES = re.compile(
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    yield from _find_iterables(program)
-    if program.mentions("get_worker_info", "IterableDataset"):
-        return
     if program.owner or program.uses_deepspeed or program.mentions(*_BY_HAND) or _seeds_by_rank(program):
+        return
+    if program.mentions("prepare_data_loader", "skip_first_batches"):
         return
     if not (_leaves_out_loaders(program) if program.uses_accelerate else _averages(program)):
         return
@@ -59,6 +58,15 @@ def _find(program: Program) -> Iterator[Mistake]:
                 loader, message, "", advice="give it to accelerator.prepare, and use what that returns"
             )
             continue
+        if any(
+            isinstance(v.node, ast.ClassDef) and _is_iterable(program, v.node)
+            for v in program.values.of(data)
+        ):
+            message = "every rank reads all of the data: an IterableDataset is not split by itself"
+            yield Mistake(
+                loader, message, "", advice="take every world_size-th item, from the rank on, in its __iter__"
+            )
+            continue
         shown = ast.unparse(data)
         if program.uses_horovod:
             sampler = f"DistributedSampler({shown}, num_replicas=hvd.size(), rank=hvd.rank())"
@@ -74,35 +82,6 @@ def _find(program: Program) -> Iterator[Mistake]:
             loader,
             "the training loader has no DistributedSampler: every rank reads all of the data",
             with_replaced(program, loader, ast.unparse(fixed)),
-        )
-
-
-def _find_iterables(program: Program) -> Iterator[Mistake]:
-    """A data set of this script that gives out its items in one order, the same on every rank."""
-    if program.owner or program.uses_accelerate or program.uses_deepspeed or not _averages(program):
-        return
-    if program.mentions(*_BY_HAND) or _seeds_by_rank(program):
-        return
-    reported = set()
-    for loader, _, step in training_loaders(program):
-        values = program.values.of(argument(loader, 0, "dataset"))
-        classes = [value.node for value in values if value.kind == "dataset"]
-        if loader in reported or len(values) != 2 or not classes or program.which_ranks(step) is not None:
-            continue
-        made = classes[0]
-        if (
-            not isinstance(made, ast.ClassDef)
-            or [program.names.qualify(base) for base in made.bases] != ["torch.utils.data.IterableDataset"]
-            or _SHARES.search(ast.unparse(made))
-            or program.values.depends_on(loader, _BY_RANK)
-        ):
-            continue
-        reported.add(loader)
-        yield Mistake(
-            loader,
-            f"every rank reads all of {made.name}: an IterableDataset is not split among the ranks by itself",
-            "",
-            advice="take every world_size-th item in its __iter__: itertools.islice(items, rank, None, world_size)",
         )
 
 
@@ -122,17 +101,11 @@ def _averages(program: Program) -> bool:
 
 def _leaves_out_loaders(program: Program) -> bool:
     """Whether the script gives Accelerate its model by name, and a loader nowhere."""
-    given = [call for step in program.methods.get("prepare", []) if isinstance(call := step.node, ast.Call)]
-    return (
-        bool(given)
-        and not any(
-            isinstance(part, ast.Starred)
-            or program.values.kinds(part) & {"loader"}
-            or "load" in ast.unparse(part)
-            for call in given
-            for part in call.args
-        )
-        and not program.mentions("prepare_data_loader", "skip_first_batches")
+    calls = [call for step in program.methods.get("prepare", []) if isinstance(call := step.node, ast.Call)]
+    given = [part for call in calls for part in call.args]
+    return bool(given) and not any(
+        isinstance(part, ast.Starred) or "loader" in program.values.kinds(part) or "load" in ast.unparse(part)
+        for part in given
     )
 
 
@@ -168,8 +141,15 @@ def _is_built(program: Program, loader: ast.Call, data: ast.expr) -> bool:
     )
 
 
+def _is_iterable(program: Program, owner: ast.ClassDef) -> bool:
+    """Whether a class is an IterableDataset itself, and of no other base that could split it."""
+    return [program.names.qualify(base) for base in owner.bases] == ["torch.utils.data.IterableDataset"]
+
+
 def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:
-    return program.values.derives_from(owner, "torch.utils.data.IterableDataset") or any(
+    if program.values.derives_from(owner, "torch.utils.data.IterableDataset"):
+        return _SHARES.search(ast.unparse(owner)) is not None or not _is_iterable(program, owner)
+    return any(
         isinstance(node, ast.Name | ast.Attribute | ast.Call) and program.values.kinds(node) & _BY_RANK
         for node in ast.walk(owner)
         if isinstance(node, ast.expr)
@@ -178,13 +158,9 @@ def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:
 
 def _seeds_by_rank(program: Program) -> bool:
     """Whether each rank draws its own order."""
-    for name in (
-        "torch.manual_seed",
-        "torch.Generator",
-        "random.seed",
-        "numpy.random.seed",
-        "torch.cuda.manual_seed",
-    ):
+    for (
+        name
+    ) in "torch.manual_seed torch.Generator random.seed numpy.random.seed torch.cuda.manual_seed".split():
         for step in program.calls(name):
             if program.values.depends_on(step.node if isinstance(step.node, ast.Call) else None, _BY_RANK):
                 return True

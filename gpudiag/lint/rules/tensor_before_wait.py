@@ -63,11 +63,24 @@ def _touches(statement: ast.stmt, tensor: str, *, reads: bool) -> ast.AST | None
                 return node
         if (
             reads
+            and isinstance(node, ast.Call)
+            and tensor in map(ast.unparse, node.args)
+            and _computes(statement, node)
+        ):
+            return node
+        if (
+            reads
             and isinstance(node, ast.BinOp)
             and tensor in (ast.unparse(node.left), ast.unparse(node.right))
         ):
             return node
     return None
+
+
+def _computes(statement: ast.stmt, call: ast.Call) -> bool:
+    """Whether a statement keeps what a call computes, so that the call reads its arguments: `y = self.block(x)`."""
+    is_kept = isinstance(statement, ast.Assign) and statement.value is call
+    return is_kept and not ast.unparse(call.func).startswith(("dist.", "torch.distributed.", "len", "id"))
 
 
 RULE = Rule(

@@ -82,18 +82,11 @@ _FUNCTIONS = (
     "argparse_util",
     "logging_handlers",
 )
-_PARALLEL = (
-    "DistributedDataParallel",
-    "DataParallel",
-    "DistributedDataParallelCPU",
-    "parallel_apply",
-    "replicate",
-    "data_parallel",
-    "scatter",
-    "gather",
-    "distributed",
-    "comm",
-    "scatter_gather",
+_PARALLEL = tuple(
+    """
+    DistributedDataParallel DataParallel DistributedDataParallelCPU parallel_apply replicate
+    data_parallel scatter gather distributed comm scatter_gather
+    """.split()
 )
 _MEMBERS = {
     "torch.nn.parallel": _PARALLEL,
