@@ -122,7 +122,8 @@ def _find_counts(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
         if loop in reported or not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
             continue
         over = loop.iter
-        if getattr(over.func, "id", "") == "range" and any(_depends(program, part) for part in over.args):
+        bounds = over.args if len(over.args) < 3 else over.args[1:2]  # a stride shares the rounds out
+        if getattr(over.func, "id", "") == "range" and any(_depends(program, part) for part in bounds):
             reported.add(loop)
             yield _other_count(loop)
 
@@ -144,17 +145,17 @@ def _find_larger_shares(program: Program, meeting: list[Loop]) -> Iterator[Mista
         if not isinstance(loop, ast.For) or program.mentions("Join", "join", _ALL):
             continue
         data = [argument(loader, 0, "dataset") for loader in loaders_of(program, loop)]
-        data = [node for node in data if node is not None] or [iterated(loop.iter)]
-        subsets = [v.node for node in data for v in program.values.of(node) if v.kind == "subset" and v.node]
-        for part in behind(program, *data, *subsets):
+        whole = [node for node in data if node is not None] or [iterated(loop.iter)]
+        subsets = [v.node for node in whole for v in program.values.of(node) if v.kind == "subset" and v.node]
+        for part in behind(program, *whole, *subsets):
             bounds: list[ast.expr | None] = []
             if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice):
                 bounds = [part.slice.lower, part.slice.upper]
             elif isinstance(part, ast.Call) and getattr(part.func, "id", "") == "range":
                 bounds = [*part.args[:2]]
-            elif isinstance(part, ast.IfExp) and isinstance(part.body, ast.Subscript):
+            elif isinstance(part, ast.IfExp) and isinstance(getattr(part.body, "slice", None), ast.Slice):
                 bounds = [part]
-            if any(_depends(program, bound) for bound in bounds if isinstance(bound, ast.Name | ast.IfExp)):
+            if any(_is_chosen(program, bound) for bound in bounds if isinstance(bound, ast.Name | ast.IfExp)):
                 yield _other_count(loop)
                 break
 
@@ -163,6 +164,11 @@ def _depends(program: Program, part: ast.expr) -> bool:
     """Whether a bound is a rank, or a choice by rank."""
     if program.values.kinds(part) and program.values.kinds(part) <= RANKS - {"rank_name", "local_rank_name"}:
         return True
+    return _is_chosen(program, part)
+
+
+def _is_chosen(program: Program, part: ast.expr) -> bool:
+    """Whether one rank has another number than the rest."""
     exprs = [part]
     if isinstance(part, ast.Name):
         if _is_set_on_one_rank(program, part):
@@ -232,19 +238,16 @@ def _is_of_its_own(program: Program, step: Step) -> bool:
     loop = step.where.loops[-1]
     if program.mentions(_ALL) or program.which_ranks(step) is not None:
         return False
-    losses = [
-        b.receiver for b in program.backwards if loop in b.where.loops and isinstance(b.receiver, ast.Name)
-    ]
-    made = {binding.node for loss in losses for binding in program.values.reaching(loss)}
+    taken = [b.receiver for b in program.backwards if loop in b.where.loops]
+    losses = [part.args[0] if isinstance(part, ast.Call) and part.args else part for part in taken]
+    made = {b.node for loss in losses if isinstance(loss, ast.Name) for b in program.values.reaching(loss)}
     for guard in step.where.guards:
         if loop not in program.names.ancestors(guard.test):
             continue
         for part in behind(program, guard.test):
             if isinstance(part, ast.Call) and program.names.qualify(part.func) in _CLOCKS:
                 return True
-            if isinstance(part, ast.Name) and made & {
-                binding.node for binding in program.values.reaching(part)
-            }:
+            if isinstance(part, ast.Name) and made & {b.node for b in program.values.reaching(part)}:
                 return True
     return False
 

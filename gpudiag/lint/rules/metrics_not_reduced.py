@@ -1,6 +1,7 @@
 """A metric over a rank's share of the test data that is reported as that of all the data."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import behind
@@ -16,6 +17,7 @@ from gpudiag.lint.training import (
     without_gradients,
 )
 
+_FIGURE = re.compile(r"(?:loss|acc|metric|score|err|correct|iou|dice|psnr)\w*\b.*\.item\(\)$", re.IGNORECASE)
 _MESSAGE = "each rank counts only its share of the test data, and no call adds up the shares"
 _REDUCED = (
     r"\w*reduce\w* \w*gather\w* \w*synchroni[sz]e\w* torchmetrics \w*aggregate\w* send AverageMeter\w* sync\w* MetricLogger"
@@ -72,8 +74,8 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _is_figure(nodes: list[ast.expr]) -> bool:
-    """Whether one expression is a number read from a tensor: `loss.item()`."""
-    return len(nodes) == 1 and isinstance(nodes[0], ast.Call) and getattr(nodes[0].func, "attr", "") == "item"
+    """Whether one expression is a figure read from a tensor: `loss.item()`."""
+    return len(nodes) == 1 and _FIGURE.search(ast.unparse(nodes[0])) is not None
 
 
 def _find_prepared(program: Program) -> Iterator[Mistake]:

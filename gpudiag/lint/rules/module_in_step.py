@@ -8,8 +8,10 @@ from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import calls_behind, root_name, without_gradients
+from gpudiag.model.lint import Severity
 
 _WRAPPED = frozenset({"ddp", "engine", "prepared"})
+_DO_MORE = frozenset({"engine", "accelerator"})
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -49,17 +51,17 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _find_backwards(program: Program) -> Iterator[Mistake]:
     """`loss.backward()` of what a DeepSpeed engine computes, or of an Accelerator that scales it."""
     scales = program.mentions("fp16", "accumulate", "gradient_accumulation_steps")
-    for step in program.backwards if not program.owner else ():
-        behind = calls_behind(program, [step.receiver]) if step.receiver is not None else ()
-        kinds = frozenset[str]().union(*(program.values.kinds(other.func) for other in behind))
-        does_more = "engine" if "engine" in kinds else "accelerator" if scales and "prepared" in kinds else ""
-        if does_more and not program.values.kinds(step.receiver) & {"engine", "accelerator"}:
-            loss, call = ast.unparse(step.receiver or step.node), step.node
-            yield Mistake(
-                call,
-                f"the {does_more} does not see this backward pass, and neither scales nor averages for it",
-                f"{does_more}.backward({loss})",
-            )
+    if program.owner or any(program.values.kinds(s.receiver) & _DO_MORE for s in program.backwards):
+        return
+    for step in program.backwards:
+        made = calls_behind(program, [step.receiver]) if step.receiver is not None else ()
+        kinds = {next(iter(found)) for call in made if len(found := program.values.kinds(call.func)) == 1}
+        who = "engine" if "engine" in kinds else "accelerator" if scales and "prepared" in kinds else ""
+        if who and step.receiver is not None:
+            message = f"the {who} does not see this backward pass, and neither scales nor averages for it"
+            severity = Severity.NOTE if who == "engine" else None  # newer versions of DeepSpeed see it
+            fix = f"{who}.backward({ast.unparse(step.receiver)})"
+            yield Mistake(step.node, message, fix, severity=severity)
             return
 
 

@@ -12,6 +12,9 @@ from gpudiag.lint.trace import Step
 
 _WRITES = {"torch.save": (1, "f"), "numpy.save": (0, "file"), "open": (0, "file")}
 _READS = {"torch.load": (0, "f"), "numpy.load": (0, "file"), "open": (0, "file")}
+_HARMLESS = (
+    "state_dict load_state_dict to cuda cpu train eval format info print get items keys append".split()
+)
 # What may wait for other ranks, or look whether the file is there: by a call's text.
 _WAITS = re.compile(
     r"barrier|sync|wait|gather|reduce|broadcast|sleep|exists|isfile|parallel|fsdp|ddp|shard|backward|prepare|init|lock|join",
@@ -43,9 +46,7 @@ def _find(program: Program) -> Iterator[Mistake]:
                     place=in_front_of(program, call),
                 )
                 return
-        elif which is not Which.ONE and (
-            _WAITS.search(ast.unparse(call.func)) or _is_of_another_file(program, call)
-        ):
+        elif which is not Which.ONE and (_WAITS.search(ast.unparse(call.func)) or _is_hidden(program, call)):
             written.clear()
 
 
@@ -71,19 +72,14 @@ def _follows(write: Step, read: Step) -> bool:
     )
 
 
-def _is_of_another_file(program: Program, call: ast.Call) -> bool:
-    """Whether a call runs what the script does not show: a function that it imports from another file of the user."""
-    name = program.names.qualify(call.func) or ""
-    return "." in name and name.split(".")[0] not in (
-        "torch",
-        "os",
-        "numpy",
-        "json",
-        "pickle",
-        "math",
-        "time",
-        "logging",
-    )
+def _is_hidden(program: Program, call: ast.Call) -> bool:
+    """Whether a call runs what the script does not show: it may wait there."""
+    if program.values.function_called(call.func) is not None:
+        return False
+    package = (program.names.qualify(call.func) or "").split(".")[0]
+    if package:
+        return package not in ("torch", "os", "numpy", "json", "pickle", "math", "time", "logging")
+    return isinstance(call.func, ast.Attribute) and call.func.attr not in _HARMLESS
 
 
 RULE = Rule(

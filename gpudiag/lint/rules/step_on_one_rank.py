@@ -22,7 +22,9 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or not (program.ddp_steps or program.opens_group or program.uses_horovod):
         return
     reported: set[ast.AST] = set()
-    loads = [] if program.mentions("\\w*broadcast\\w*") else program.methods.get("load_state_dict", [])
+    loads = (
+        [] if program.mentions(r"\w*(?:broadcast|sync_)\w*") else program.methods.get("load_state_dict", [])
+    )
     for step in (*program.methods.get("step", []), *program.methods.get("backward", []), *loads):
         call = step.node
         if (

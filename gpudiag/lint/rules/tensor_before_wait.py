@@ -1,12 +1,14 @@
 """A tensor that is used while an asynchronous call still works on it."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import following
 
+_MODULES = re.compile(r"^_?(?:model|net|module|layers?|block|stage|encoder|decoder|forward)$")
 _READS = frozenset("sum mean item tolist cpu numpy clone add sub mul div max min argmax norm any all".split())
 _HARMLESS = frozenset({"requires_grad_", "record_stream_"})
 _WAITS = ("wait", "synchronize", "barrier", "sleep", "result", "is_completed")
@@ -62,10 +64,10 @@ def _touches(statement: ast.stmt, tensor: str, *, reads: bool) -> ast.AST | None
             if changes or (reads and node.attr in _READS):
                 return node
         if (
-            reads
-            and isinstance(node, ast.Call)
+            isinstance(node, ast.Call)
+            and reads
             and tensor in map(ast.unparse, node.args)
-            and _computes(statement, node)
+            and _is_a_layer(node)
         ):
             return node
         if (
@@ -77,10 +79,13 @@ def _touches(statement: ast.stmt, tensor: str, *, reads: bool) -> ast.AST | None
     return None
 
 
-def _computes(statement: ast.stmt, call: ast.Call) -> bool:
-    """Whether a statement keeps what a call computes, so that the call reads its arguments: `y = self.block(x)`."""
-    is_kept = isinstance(statement, ast.Assign) and statement.value is call
-    return is_kept and not ast.unparse(call.func).startswith(("dist.", "torch.distributed.", "len", "id"))
+def _is_a_layer(call: ast.Call) -> bool:
+    """Whether a call computes with what it is given, by its name: `self.block(x)`, `F.relu(x)`."""
+    name = ast.unparse(call.func)
+    return (
+        name.startswith(("F.", "torch.nn.functional."))
+        or _MODULES.search(name.rsplit(".", 1)[-1]) is not None
+    )
 
 
 RULE = Rule(
