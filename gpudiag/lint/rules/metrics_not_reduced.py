@@ -19,6 +19,7 @@ from gpudiag.lint.training import (
 
 _FIGURE = re.compile(r"(?:loss|acc|metric|score|err|correct|iou|dice|psnr)\w*\b.*\.item\(\)$", re.IGNORECASE)
 _MESSAGE = "each rank counts only its share of the test data, and no call adds up the shares"
+_ADVICE = "add up the figures by all_reduce, or all_gather the list"
 _REDUCED = (
     r"\w*reduce\w* \w*gather\w* \w*synchroni[sz]e\w* torchmetrics \w*aggregate\w* send AverageMeter\w* sync\w* MetricLogger"
 ).split()
@@ -44,9 +45,7 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             reported.add(step.node)
             if not isinstance(counted, ast.AugAssign):
-                yield Mistake(
-                    counted, _MESSAGE, "", advice="add up the figures by all_reduce, or all_gather the list"
-                )
+                yield Mistake(counted, _MESSAGE, "", advice=_ADVICE)
                 continue
             total = ast.unparse(counted.target)
             fix = (
@@ -62,15 +61,10 @@ def _find(program: Program) -> Iterator[Mistake]:
             )
     for node in program.nodes:
         if isinstance(node, ast.ListComp | ast.GeneratorExp) and _is_figure([node.elt]):
-            made = [
-                v.node for v in program.values.of(iterated(node.generators[0].iter)) if v.kind == "loader"
-            ]
-            if any(
-                isinstance(part, ast.Call) and samples_by_rank(program, sampler_of(part)) for part in made
-            ):
-                yield Mistake(
-                    node, _MESSAGE, "", advice="add up the figures by all_reduce, or all_gather the list"
-                )
+            values = program.values.of(iterated(node.generators[0].iter))
+            loaders = [v.node for v in values if v.kind == "loader" and isinstance(v.node, ast.Call)]
+            if any(samples_by_rank(program, sampler_of(loader)) for loader in loaders):
+                yield Mistake(node, _MESSAGE, "", advice=_ADVICE)
 
 
 def _is_figure(nodes: list[ast.expr]) -> bool:

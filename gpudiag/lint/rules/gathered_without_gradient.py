@@ -1,0 +1,89 @@
+"""A loss over gathered features, through which no gradient comes back."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.training import behind, calls_behind, without_gradients
+
+_MODELS = frozenset({"ddp", "fsdp1", "engine", "prepared"})
+# What brings the gradient back in other ways.
+_OTHER_WAYS = (
+    r"autograd\.Function",
+    "Function",
+    r"distributed\.nn",
+    "diffdist",
+    r"\w*[Gg]rad\w*[Gg]ather\w*",
+    "GatherLayer",
+)
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.mentions(*_OTHER_WAYS):
+        return
+    for step in program.calls("torch.distributed.all_gather", "torch.distributed.all_gather_into_tensor"):
+        out, given = argument(step.node, 0, "tensor_list"), argument(step.node, 1, "tensor")
+        if not isinstance(out, ast.Name) or given is None or without_gradients(program, step):
+            continue
+        is_detached = any(
+            isinstance(p, ast.Attribute) and p.attr in ("detach", "data") for p in behind(program, given)
+        )
+        if is_detached or _uses_again(program, step, given, out):
+            continue
+        if program.values.depends_on(given, _MODELS) and _goes_into_a_loss(program, step, out):
+            yield Mistake(
+                step.node,
+                f"no gradient comes back through {ast.unparse(out)}: the loss teaches nothing about what was gathered",
+                "",
+                advice=f"put the rank's own back: {out.id}[dist.get_rank()] = {ast.unparse(given)}",
+            )
+            return
+
+
+def _uses_again(program: Program, step: Step, given: ast.expr, out: ast.Name) -> bool:
+    """Whether the function uses the rank's own features once more, or puts them into the list."""
+    home = program.names.function_around(step.node)
+    return any(
+        program.names.order[node] > program.names.order[step.node]
+        and node not in ast.walk(step.node)
+        and program.names.function_around(node) is home
+        and (
+            ast.unparse(node) == ast.unparse(given)
+            or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))
+        )
+        for node in program.nodes
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
+    )
+
+
+def _goes_into_a_loss(program: Program, step: Step, out: ast.Name) -> bool:
+    """Whether a backward pass depends on the gathered list, through what each function around it returns."""
+    stack = step.where.stack
+    for backward in program.backwards:
+        depth = len(backward.where.stack)
+        if backward.receiver is None or stack[:depth] != backward.where.stack:
+            continue
+        roots: list[ast.AST] = [backward.receiver, *getattr(backward.node, "args", [])]
+        for function in stack[depth:]:
+            if not any(
+                program.values.function_called(call.func) is function for call in calls_behind(program, roots)
+            ):
+                break
+            roots = [node.value for node in program.names.returns.get(function, []) if node.value is not None]
+        else:
+            if any(isinstance(part, ast.Name) and part.id == out.id for part in behind(program, *roots)):
+                return True
+    return False
+
+
+RULE = Rule(
+    title="a loss over gathered features gets no gradient from them",
+    why=(
+        "all_gather copies data and no graph: what it returns has no gradient, not even the rank's own features. A "
+        "contrastive loss over it alone trains nothing, or one side only. Put the own features back into the list, or "
+        "gather by torch.distributed.nn.functional.all_gather."
+    ),
+    find=_find,
+)

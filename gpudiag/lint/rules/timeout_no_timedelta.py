@@ -1,0 +1,52 @@
+"""A timeout of a process group that is a number, or days where seconds were meant."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.corrections import with_replaced
+from gpudiag.lint.program import Mistake, Program, argument, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.vocabulary import INIT
+
+_LONGEST_DAYS = 30  # that anybody may mean by a bare number
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    for step in program.calls(INIT, "torch.distributed.new_group"):
+        given = keyword(step.node, "timeout")
+        for value in program.values.of(given):
+            made = value.node
+            if (
+                given is not None
+                and value.kind in ("int", "float")
+                and program.values.is_only(given, "int", "float")
+            ):
+                fix = with_replaced(program, given, f"datetime.timedelta(seconds={ast.unparse(given)})")
+                yield Mistake(
+                    given,
+                    "the timeout is a number: torch takes a datetime.timedelta, and raises a TypeError",
+                    fix,
+                )
+                return
+            if isinstance(made, ast.Call) and program.names.qualify(made.func) == "datetime.timedelta":
+                days = argument(made, 0, "")
+                if (
+                    isinstance(days, ast.Constant)
+                    and isinstance(days.value, int)
+                    and days.value > _LONGEST_DAYS
+                ):
+                    fix = with_replaced(program, made, f"datetime.timedelta(seconds={days.value})")
+                    yield Mistake(
+                        made, f"the timeout is {days.value} days: the first number of timedelta is days", fix
+                    )
+                    return
+
+
+RULE = Rule(
+    title="the timeout of a process group is a number, or days in place of seconds",
+    why=(
+        "torch takes a datetime.timedelta and raises a TypeError for a number. The first argument of timedelta is "
+        "days: timedelta(1800) lets a hanging job wait for five years."
+    ),
+    find=_find,
+)
