@@ -11,7 +11,8 @@ from gpudiag.lint.values import RANKS
 from gpudiag.lint.vocabulary import SAMPLER
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text"}
-_SPLITS = ("torch.utils.data.random_split", "random.shuffle", "numpy.random.shuffle")
+_DRAWS = ("numpy.random.permutation", "torch.randperm")  # the rest change what they are given
+_SPLITS = ("torch.utils.data.random_split", "random.shuffle", "numpy.random.shuffle", *_DRAWS)
 _ADVICE = (
     "draw it by a generator that has the same seed on every rank, such as torch.Generator().manual_seed(0)"
 )
@@ -61,9 +62,12 @@ def _is_shared(program: Program, step: Step) -> bool:
         return False
     if "split" in ast.unparse(call.func):
         return bool(program.calls(SAMPLER)) or program.uses_accelerate
-    return any(
+    statement = program.names.statement_of(call)
+    drawn = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    ordered = drawn if program.names.qualify(call.func) in _DRAWS else argument(call, 0, "x")
+    return ordered is not None and any(
         isinstance(node, ast.Subscript)
-        and ast.unparse(node.value) == ast.unparse(call.args[0])
+        and ast.unparse(node.value) == ast.unparse(ordered)
         and program.names.function_around(node) is program.names.function_around(call)
         and program.names.order[node] > program.names.order[call]
         and program.values.depends_on(node.slice, _BY_RANK)

@@ -9,7 +9,7 @@ from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard, Loop, Step
-from gpudiag.lint.training import behind, iterated, loaders_of
+from gpudiag.lint.training import behind, calls_behind, iterated, loaders_of
 from gpudiag.lint.values import RANKS
 from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD, GROUP_MAKERS
 
@@ -244,7 +244,11 @@ def _is_of_its_own(program: Program, step: Step) -> bool:
     for guard in step.where.guards:
         if loop not in program.names.ancestors(guard.test):
             continue
-        for part in behind(program, guard.test):
+        called = [program.values.function_called(call.func) for call in calls_behind(program, [guard.test])]
+        returned = [
+            node.value for f in called if f for node in program.names.returns.get(f, ()) if node.value
+        ]
+        for part in behind(program, guard.test, *returned):
             if isinstance(part, ast.Call) and program.names.qualify(part.func) in _CLOCKS:
                 return True
             if isinstance(part, ast.Name) and made & {b.node for b in program.values.reaching(part)}:

@@ -102,8 +102,8 @@ def _counted(program: Program, step: Step) -> ast.AugAssign | ast.Call | None:
     for node in ast.walk(loop):
         if (
             isinstance(node, ast.Call)
-            and getattr(node.func, "attr", "") == "append"
-            and _is_figure(node.args)
+            and getattr(node.func, "attr", "") in ("append", "add_batch")
+            and (_is_figure(node.args) or node.keywords)
         ):
             return node
         if (

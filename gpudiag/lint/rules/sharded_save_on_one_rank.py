@@ -46,8 +46,8 @@ def _find(program: Program) -> Iterator[Mistake]:
             "let every rank call it; only the writing of a file is for one",
         )
         # Accelerate's configuration, which is no part of the script, decides whether the model is sharded.
-        may_do = what.startswith("accelerator.") and not program.mentions("\\w*(?:fsdp|deepspeed|zero3?)\\w*")
-        yield replace(found, severity=Severity.NOTE) if may_do else found
+        is_shown = not what.startswith("accelerator.")
+        yield found if is_shown else replace(found, severity=Severity.NOTE)
 
 
 def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
