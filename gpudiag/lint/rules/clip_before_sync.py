@@ -80,11 +80,7 @@ def _judge(program: Program, step: Step) -> Mistake | None:
     if _is_scaled(program, step):
         scaler = _scaler_name(program)
         optimizer = _stepped(program, scaler)
-        return Mistake(
-            step.node,
-            message,
-            f"{scaler}.unscale_({optimizer}); {text}",
-        )
+        return Mistake(step.node, message, f"{scaler}.unscale_({optimizer}); {text}")
     halved = [
         s
         for s in program.calls("accelerate.Accelerator")

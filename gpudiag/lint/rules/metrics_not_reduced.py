@@ -53,12 +53,7 @@ def _find(program: Program) -> Iterator[Mistake]:
                 if program.uses_horovod
                 else f"dist.all_reduce({total})  # a tensor on the rank's GPU"
             )
-            yield Mistake(
-                counted,
-                _MESSAGE,
-                fix,
-                place=behind(program, step.node),
-            )
+            yield Mistake(counted, _MESSAGE, fix, place=behind(program, step.node))
     for node in program.nodes:
         if isinstance(node, ast.ListComp | ast.GeneratorExp) and _is_figure([node.elt]):
             values = program.values.of(iterated(node.generators[0].iter))
