@@ -94,7 +94,7 @@ class Names:
         if isinstance(node, ast.Attribute):
             base = self.qualify(node.value)
             return canonical_name(f"{base}.{node.attr}") if base else None
-        if isinstance(node, ast.Subscript | ast.Call):
+        if isinstance(node, ast.Subscript):
             return self._one_of_several(node)
         if not isinstance(node, ast.Name):
             return None
@@ -118,15 +118,8 @@ class Names:
             return canonical_name(CONVENTIONAL_NAMES[node.id])
         return None
 
-    def _one_of_several(self, node: ast.Subscript | ast.Call) -> str | None:
-        """The first name of a table of one package's classes: `OPTIMIZERS[name]`; of `getattr(package, "name")` its one."""
-        if isinstance(node, ast.Call):
-            if getattr(node.func, "id", "") != "getattr" or len(node.args) < 2:
-                return None
-            base, name = self.qualify(node.args[0]), node.args[1]
-            if base is None or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
-                return None
-            return canonical_name(f"{base}.{name.value}")
+    def _one_of_several(self, node: ast.Subscript) -> str | None:
+        """The first name of a table of one package's classes: `OPTIMIZERS[name]`."""
         bindings = self.bindings_of(node.value) if isinstance(node.value, ast.Name) else []
         table = bindings[0].value if len(bindings) == 1 and not bindings[0].path else None
         parts = [self.qualify(part) or "" for part in table.values] if isinstance(table, ast.Dict) else []

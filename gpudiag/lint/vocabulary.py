@@ -130,21 +130,11 @@ VARIABLES = (
     ).split(),
 )
 
-_TORCH_DISTRIBUTED = frozenset(
-    {
-        *TORCH_COLLECTIVES,
-        "init_process_group",
-        "destroy_process_group",
-        "get_rank",
-        "get_world_size",
-        "is_initialized",
-        "is_available",
-        "send",
-        "recv",
-        "isend",
-        "irecv",
-        "ReduceOp",
-    }
+_TORCH_DISTRIBUTED = TORCH_COLLECTIVES | frozenset(
+    """
+    init_process_group destroy_process_group get_rank get_world_size is_initialized is_available send recv isend irecv
+    ReduceOp
+    """.split()
 )
 
 

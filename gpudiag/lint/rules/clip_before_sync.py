@@ -71,7 +71,7 @@ def _is_apart(step: Step) -> bool:
 
 
 def _judge(program: Program, step: Step) -> Mistake | None:
-    text = program.statement_text(step.node)
+    call, text = step.node, program.statement_text(step.node)
     message = "the gradients are clipped while they are still scaled"
     later = _unscaled_later(program, step)
     if _is_scaled(program, step) and later is not None:
@@ -81,12 +81,9 @@ def _judge(program: Program, step: Step) -> Mistake | None:
         scaler = _scaler_name(program)
         optimizer = _stepped(program, scaler)
         return Mistake(step.node, message, f"{scaler}.unscale_({optimizer}); {text}")
-    halved = [
-        s
-        for s in program.calls("accelerate.Accelerator")
-        if is_constant(keyword(s.node, "mixed_precision"), "fp16")
-    ]
-    if halved and not program.mentions(*_UNSCALES) and isinstance(call := step.node, ast.Call):
+    halves = (keyword(made.node, "mixed_precision") for made in program.calls("accelerate.Accelerator"))
+    is_halved = any(is_constant(half, "fp16") for half in halves) and not program.mentions(*_UNSCALES)
+    if is_halved and isinstance(call, ast.Call):
         return Mistake(call, message, with_replaced(program, call.func, "accelerator.clip_grad_norm_"))
     reduced = _reduced_later(program, step)
     if reduced is not None:

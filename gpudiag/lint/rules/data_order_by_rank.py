@@ -22,14 +22,10 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.owner:
         return
     for step in program.calls(SAMPLER):
-        seed = argument(step.node, 4, "seed")
-        if (
-            isinstance(step.node, ast.Call)
-            and shuffles(step.node)
-            and program.values.depends_on(seed, _BY_RANK)
-        ):
+        call, seed = step.node, argument(step.node, 4, "seed")
+        if isinstance(call, ast.Call) and shuffles(call) and program.values.depends_on(seed, _BY_RANK):
             message = "each rank shuffles by a seed of its own: samples are read twice, and others never"
-            yield Mistake(step.node, message, "", advice="give the samplers of all ranks one seed")
+            yield Mistake(call, message, "", advice="give the samplers of all ranks one seed")
             return
     seeded = "by no seed" if not program.mentions(r"\w*seed\w*") else ""
     for step in program.steps:

@@ -7,21 +7,15 @@ from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 
 _QUESTIONS = frozenset(
-    {
-        "torch.distributed.is_initialized",
-        "torch.distributed.is_available",
-        "torch.distributed.get_rank",
-        "torch.distributed.get_world_size",
-        "torch.distributed.is_nccl_available",
-        "torch.cuda.is_available",
-        "torch.cuda.device_count",
-        "torch.distributed.is_torchelastic_launched",
-        *(
-            f"horovod.{p}.{f}"
-            for p in ("torch", "tensorflow", "tensorflow.keras", "keras")
-            for f in ("rank", "local_rank", "size", "is_initialized")
-        ),
-    }
+    """
+    torch.distributed.is_initialized torch.distributed.is_available torch.distributed.get_rank
+    torch.distributed.get_world_size torch.distributed.is_nccl_available torch.cuda.is_available torch.cuda.device_count
+    torch.distributed.is_torchelastic_launched
+    """.split()
+) | frozenset(
+    f"horovod.{p}.{f}"
+    for p in ("torch", "tensorflow", "tensorflow.keras", "keras")
+    for f in ("rank", "local_rank", "size", "is_initialized")
 )
 _PROPERTIES = frozenset(
     """

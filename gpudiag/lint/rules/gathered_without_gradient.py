@@ -5,19 +5,12 @@ from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.trace import Step
+from gpudiag.lint.trace import Step, following
 from gpudiag.lint.training import behind, calls_behind, without_gradients
 
 _MODELS = frozenset({"ddp", "fsdp1", "engine", "prepared"})
 # What brings the gradient back in other ways.
-_OTHER_WAYS = (
-    r"autograd\.Function",
-    "Function",
-    r"distributed\.nn",
-    "diffdist",
-    r"\w*[Gg]rad\w*[Gg]ather\w*",
-    "GatherLayer",
-)
+_OTHER_WAYS = r"Function distributed\.nn diffdist \w*[Gg]rad\w*[Gg]ather\w* GatherLayer".split()
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -27,33 +20,29 @@ def _find(program: Program) -> Iterator[Mistake]:
         out, given = argument(step.node, 0, "tensor_list"), argument(step.node, 1, "tensor")
         if not isinstance(out, ast.Name) or given is None or without_gradients(program, step):
             continue
-        is_detached = any(
-            isinstance(p, ast.Attribute) and p.attr in ("detach", "data") for p in behind(program, given)
-        )
-        if is_detached or _uses_again(program, step, given, out):
+        if any(isinstance(p, ast.Attribute) and p.attr in ("detach", "data") for p in behind(program, given)):
             continue
-        if program.values.depends_on(given, _MODELS) and _goes_into_a_loss(program, step, out):
-            yield Mistake(
-                step.node,
-                f"no gradient comes back through {ast.unparse(out)}: the loss teaches nothing about what was gathered",
-                "",
-                advice=f"put the rank's own back: {out.id}[dist.get_rank()] = {ast.unparse(given)}",
+        if (
+            not _uses_again(program, step, ast.unparse(given))
+            and program.values.depends_on(given, _MODELS)
+            and _goes_into_a_loss(program, step, out)
+        ):
+            message = (
+                f"no gradient comes back through {out.id}: the loss teaches nothing about what was gathered"
             )
+            advice = f"put the rank's own back: {out.id}[dist.get_rank()] = {ast.unparse(given)}"
+            yield Mistake(step.node, message, "", advice=advice)
             return
 
 
-def _uses_again(program: Program, step: Step, given: ast.expr, out: ast.Name) -> bool:
+def _uses_again(program: Program, step: Step, given: str) -> bool:
     """Whether the function uses the rank's own features once more, or puts them into the list."""
-    home = program.names.function_around(step.node)
+    statement = program.names.statement_of(step.node)
+    later = following(program.names, statement) if statement is not None else ()
     return any(
-        program.names.order[node] > program.names.order[step.node]
-        and node not in ast.walk(step.node)
-        and program.names.function_around(node) is home
-        and (
-            ast.unparse(node) == ast.unparse(given)
-            or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))
-        )
-        for node in program.nodes
+        ast.unparse(node) == given or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))
+        for part in later
+        for node in ast.walk(part)
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
     )
 
@@ -67,9 +56,8 @@ def _goes_into_a_loss(program: Program, step: Step, out: ast.Name) -> bool:
             continue
         roots: list[ast.AST] = [backward.receiver, *getattr(backward.node, "args", [])]
         for function in stack[depth:]:
-            if not any(
-                program.values.function_called(call.func) is function for call in calls_behind(program, roots)
-            ):
+            calls = calls_behind(program, roots)
+            if not any(program.values.function_called(call.func) is function for call in calls):
                 break
             roots = [node.value for node in program.names.returns.get(function, []) if node.value is not None]
         else:

@@ -133,9 +133,7 @@ def _other_count(loop: Loop) -> Mistake:
         loop,
         "the number of rounds depends on the rank: the ranks that continue wait for those that have left the loop",
         "",
-        advice=(
-            "let all ranks agree on one number, such as the smallest: dist.all_reduce(count, op=dist.ReduceOp.MIN)"
-        ),
+        advice="let all ranks agree on the smallest number: dist.all_reduce(count, op=dist.ReduceOp.MIN)",
     )
 
 
@@ -148,13 +146,12 @@ def _find_larger_shares(program: Program, meeting: list[Loop]) -> Iterator[Mista
         whole = [node for node in data if node is not None] or [iterated(loop.iter)]
         subsets = [v.node for node in whole for v in program.values.of(node) if v.kind == "subset" and v.node]
         for part in behind(program, *whole, *subsets):
-            bounds: list[ast.expr | None] = []
-            if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice):
-                bounds = [part.slice.lower, part.slice.upper]
+            cut = getattr(part, "slice", None) or getattr(getattr(part, "body", None), "slice", None)
+            bounds: list[ast.AST | None] = []
+            if isinstance(cut, ast.Slice):
+                bounds = [part, cut.lower, cut.upper]
             elif isinstance(part, ast.Call) and getattr(part.func, "id", "") == "range":
                 bounds = [*part.args[:2]]
-            elif isinstance(part, ast.IfExp) and isinstance(getattr(part.body, "slice", None), ast.Slice):
-                bounds = [part]
             if any(_is_chosen(program, bound) for bound in bounds if isinstance(bound, ast.Name | ast.IfExp)):
                 yield _other_count(loop)
                 break
@@ -215,9 +212,7 @@ def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
             )
         elif step.where.loops[-1] in meeting and _is_of_its_own(program, step):
             reported.add(step.node)
-            message = (
-                "each rank leaves the loop by a figure of its own: the others wait for it in their next step"
-            )
+            message = "each rank leaves the loop by a figure of its own: the others wait in their next step"
             yield Mistake(step.node, message, "", advice="all_reduce that figure, or a flag, in each round")
         elif (
             step.where.loops[-1] in meeting

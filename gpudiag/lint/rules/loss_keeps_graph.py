@@ -64,20 +64,16 @@ def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
 def _addition_inside(program: Program, node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
     """The total and the name of `meter.update(loss)`, where the method of this script adds its argument as it is."""
     call = node.value if isinstance(node, ast.Expr) else None
-    given = call.args[0] if isinstance(call, ast.Call) and call.args else None
-    function = program.values.function_of(call.func) if isinstance(call, ast.Call) else None
-    if (
-        not isinstance(given, ast.Name)
-        or not isinstance(call, ast.Call)
-        or not isinstance(function, ast.FunctionDef)
-    ):
+    if not isinstance(call, ast.Call) or not call.args or not isinstance(given := call.args[0], ast.Name):
         return None, None
-    for statement in function.body:
+    function = program.values.function_of(call.func)
+    for statement in function.body if isinstance(function, ast.FunctionDef) else ():
         total, added = _addition(statement)
-        is_own = total is not None and ast.unparse(total).startswith("self.") and added is not None
-        if is_own and added is not None and argument_of(function, added.id, call) is given:
-            bound = program.values.reaching(added)
-            return (call.func, given) if all(binding.parameter for binding in bound) else (None, None)
+        if total is None or added is None or not ast.unparse(total).startswith("self."):
+            continue
+        if function is not None and argument_of(function, added.id, call) is given:
+            is_as_it_is = all(binding.parameter for binding in program.values.reaching(added))
+            return (call.func, given) if is_as_it_is else (None, None)
     return None, None
 
 

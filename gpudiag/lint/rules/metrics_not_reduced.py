@@ -79,12 +79,8 @@ def _find_prepared(program: Program) -> Iterator[Mistake]:
         if counted is None or not is_split or not ("no_grad" in withs or without_gradients(program, step)):
             continue
         reported.add(step.node)
-        yield Mistake(
-            counted,
-            "each process counts only its share of the test data, and no call gathers the shares",
-            "",
-            advice="gather what is counted: accelerator.gather_for_metrics((predictions, labels))",
-        )
+        advice = "gather what is counted: accelerator.gather_for_metrics((predictions, labels))"
+        yield Mistake(counted, _MESSAGE, "", advice=advice)
 
 
 def _counted(program: Program, step: Step) -> ast.AugAssign | ast.Call | None:

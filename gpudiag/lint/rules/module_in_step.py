@@ -26,11 +26,8 @@ def _find(program: Program) -> Iterator[Mistake]:
         if isinstance(func, ast.Call) and func.args and _is_unwrapped(program, func):
             reported.add(call)
             wrapped = ast.unparse(func.args[0])
-            yield Mistake(
-                call,
-                f"the step calls what is inside of {wrapped}: the ranks average no gradient",
-                _fix(program, call, wrapped),
-            )
+            message = f"the step calls what is inside of {wrapped}: the ranks average no gradient"
+            yield Mistake(call, message, _fix(program, call, wrapped))
         if (
             isinstance(func, ast.Attribute)
             and func.attr == "module"

@@ -39,12 +39,10 @@ def _find(program: Program) -> Iterator[Mistake]:
             written[path] = step
         elif (path := _path(program, call, name, _READS)) in written and which is None and not to_write:
             if _follows(written[path], step):
-                yield Mistake(
-                    call,
-                    "rank 0 may still be writing this file, or has not begun: the others do not wait for it",
-                    "dist.barrier()",
-                    place=in_front_of(program, call),
+                message = (
+                    "rank 0 may still be writing this file, or has not begun: the others do not wait for it"
                 )
+                yield Mistake(call, message, "dist.barrier()", place=in_front_of(program, call))
                 return
         elif which is not Which.ONE and (_WAITS.search(ast.unparse(call.func)) or _is_hidden(program, call)):
             written.clear()

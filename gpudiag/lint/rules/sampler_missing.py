@@ -12,6 +12,7 @@ from gpudiag.lint.training import batch_sampler_of, loaders_of, sampler_of, trai
 from gpudiag.lint.values import RANKS
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text", "world_size", "world_size_text"}
+_SEEDERS = "torch.manual_seed torch.Generator random.seed numpy.random.seed torch.cuda.manual_seed".split()
 _BY_HAND = (
     "split_dataset_by_node webdataset wds nvidia.dali shard StatefulDataLoader DistributedDataLoader".split()
 )
@@ -54,18 +55,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         reported.add(loader)
         if program.uses_accelerate:
             message = "the training loader is not prepared: every process reads all of the data"
-            yield Mistake(
-                loader, message, "", advice="give it to accelerator.prepare, and use what that returns"
-            )
+            yield Mistake(loader, message, "", advice="give it to accelerator.prepare, with the model")
             continue
-        if any(
-            isinstance(v.node, ast.ClassDef) and _is_iterable(program, v.node)
-            for v in program.values.of(data)
-        ):
+        if any(_is_iterable(program, value.node) for value in program.values.of(data)):
             message = "every rank reads all of the data: an IterableDataset is not split by itself"
-            yield Mistake(
-                loader, message, "", advice="take every world_size-th item, from the rank on, in its __iter__"
-            )
+            yield Mistake(loader, message, "", advice="take every world_size-th item, from the rank on")
             continue
         shown = ast.unparse(data)
         if program.uses_horovod:
@@ -141,9 +135,10 @@ def _is_built(program: Program, loader: ast.Call, data: ast.expr) -> bool:
     )
 
 
-def _is_iterable(program: Program, owner: ast.ClassDef) -> bool:
+def _is_iterable(program: Program, owner: ast.AST | None) -> bool:
     """Whether a class is an IterableDataset itself, and of no other base that could split it."""
-    return [program.names.qualify(base) for base in owner.bases] == ["torch.utils.data.IterableDataset"]
+    bases = owner.bases if isinstance(owner, ast.ClassDef) else []
+    return [program.names.qualify(base) for base in bases] == ["torch.utils.data.IterableDataset"]
 
 
 def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:
@@ -158,9 +153,7 @@ def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:
 
 def _seeds_by_rank(program: Program) -> bool:
     """Whether each rank draws its own order."""
-    for (
-        name
-    ) in "torch.manual_seed torch.Generator random.seed numpy.random.seed torch.cuda.manual_seed".split():
+    for name in _SEEDERS:
         for step in program.calls(name):
             if program.values.depends_on(step.node if isinstance(step.node, ast.Call) else None, _BY_RANK):
                 return True

@@ -15,6 +15,7 @@ _STEPPED = {
     "scaler": "the scaler",
 }
 
+_SENDS = r"\w*(?:broadcast|sync_)\w*"
 _EXCHANGED = frozenset({"ddp", "fsdp1", "engine", "prepared", "scaler", "accelerator"})
 
 
@@ -22,9 +23,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or not (program.ddp_steps or program.opens_group or program.uses_horovod):
         return
     reported: set[ast.AST] = set()
-    loads = (
-        [] if program.mentions(r"\w*(?:broadcast|sync_)\w*") else program.methods.get("load_state_dict", [])
-    )
+    loads = program.methods.get("load_state_dict", []) if not program.mentions(_SENDS) else []
     for step in (*program.methods.get("step", []), *program.methods.get("backward", []), *loads):
         call = step.node
         if (

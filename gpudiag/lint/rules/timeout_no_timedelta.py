@@ -14,32 +14,19 @@ _LONGEST_DAYS = 30  # that anybody may mean by a bare number
 def _find(program: Program) -> Iterator[Mistake]:
     for step in program.calls(INIT, "torch.distributed.new_group"):
         given = keyword(step.node, "timeout")
-        for value in program.values.of(given):
-            made = value.node
-            if (
-                given is not None
-                and value.kind in ("int", "float")
-                and program.values.is_only(given, "int", "float")
-            ):
-                fix = with_replaced(program, given, f"datetime.timedelta(seconds={ast.unparse(given)})")
-                yield Mistake(
-                    given,
-                    "the timeout is a number: torch takes a datetime.timedelta, and raises a TypeError",
-                    fix,
-                )
+        if given is not None and program.values.is_only(given, "int", "float"):
+            fix = with_replaced(program, given, f"datetime.timedelta(seconds={ast.unparse(given)})")
+            yield Mistake(
+                given, "the timeout is a number: torch raises a TypeError for all but a timedelta", fix
+            )
+            return
+        for made in (value.node for value in program.values.of(given) if isinstance(value.node, ast.Call)):
+            days = argument(made, 0, "") if program.names.qualify(made.func) == "datetime.timedelta" else None
+            if isinstance(days, ast.Constant) and isinstance(days.value, int) and days.value > _LONGEST_DAYS:
+                message = f"the timeout is {days.value} days: the first number of timedelta is days"
+                fix = with_replaced(program, made, f"datetime.timedelta(seconds={days.value})")
+                yield Mistake(made, message, fix)
                 return
-            if isinstance(made, ast.Call) and program.names.qualify(made.func) == "datetime.timedelta":
-                days = argument(made, 0, "")
-                if (
-                    isinstance(days, ast.Constant)
-                    and isinstance(days.value, int)
-                    and days.value > _LONGEST_DAYS
-                ):
-                    fix = with_replaced(program, made, f"datetime.timedelta(seconds={days.value})")
-                    yield Mistake(
-                        made, f"the timeout is {days.value} days: the first number of timedelta is days", fix
-                    )
-                    return
 
 
 RULE = Rule(
