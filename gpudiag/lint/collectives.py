@@ -13,9 +13,8 @@ _GROUP_AT = {
     **dict.fromkeys("barrier monitored_barrier".split(), 0),
     **dict.fromkeys("broadcast broadcast_object_list all_reduce all_gather all_gather_object".split(), 2),
     **dict.fromkeys("all_gather_into_tensor all_to_all".split(), 2),
-    **dict.fromkeys("reduce gather gather_object scatter scatter_object_list".split(), 3),
-    **dict.fromkeys("reduce_scatter reduce_scatter_tensor".split(), 3),
-    "all_to_all_single": 4,
+    **dict.fromkeys("reduce gather gather_object scatter scatter_object_list reduce_scatter".split(), 3),
+    **{"reduce_scatter_tensor": 3, "all_to_all_single": 4},
 }
 
 

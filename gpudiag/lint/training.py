@@ -149,12 +149,7 @@ def owner_of_parameters(optimizer: ast.AST) -> ast.expr | None:
     given = argument(optimizer, 0, "params")
     if given is None:
         return None
-    if (
-        isinstance(given, ast.Call)
-        and len(given.args)
-        and "group" in ast.unparse(given.func)
-        and root_name(given.args[0])
-    ):
+    if isinstance(given, ast.Call) and given.args and "group" in ast.unparse(given.func):
         return given.args[0]  # `param_groups(model, decay)`
     for node in ast.walk(given):
         if (

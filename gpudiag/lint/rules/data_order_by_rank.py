@@ -11,6 +11,7 @@ from gpudiag.lint.values import RANKS
 from gpudiag.lint.vocabulary import SAMPLER
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text"}
+_LIBRARIES = ("torch", "numpy", "random")
 _DRAWS = ("numpy.random.permutation", "torch.randperm")  # the rest change what they are given
 _SPLITS = ("torch.utils.data.random_split", "random.shuffle", "numpy.random.shuffle", *_DRAWS)
 _ADVICE = (
@@ -23,36 +24,48 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     for step in program.calls(SAMPLER):
         call, seed = step.node, argument(step.node, 4, "seed")
-        if isinstance(call, ast.Call) and shuffles(call) and program.values.depends_on(seed, _BY_RANK):
+        if isinstance(call, ast.Call) and shuffles(call) and _is_by_rank(program, seed):
             message = "each rank shuffles by a seed of its own: samples are read twice, and others never"
             yield Mistake(call, message, "", advice="give the samplers of all ranks one seed")
             return
-    seeded = "by no seed" if not program.mentions(r"\w*seed\w*") else ""
+    seeded = dict.fromkeys(_LIBRARIES, "" if program.mentions(r"\w*seed\w*") else "by no seed")
     for step in program.steps:
-        call = step.node
-        if not isinstance(call, ast.Call) or any("seed" in getattr(f, "name", "") for f in step.where.stack):
+        call, names = step.node, [getattr(function, "name", "") for function in step.where.stack]
+        if not isinstance(call, ast.Call) or any("seed" in name or "worker" in name for name in names):
             continue  # what a function that seeds does inside follows from what it is given
+        name = program.names.qualify(call.func) or ""
+        library = name.split(".")[0]
         if "seed" in ast.unparse(call.func).lower():
-            by_rank = program.values.depends_on(call, _BY_RANK)
-            differs = by_rank or is_constant(keyword(call, "device_specific"), True)
-            seeded = "by a seed of its own" if differs else ""
-        elif seeded and program.names.qualify(call.func) in _SPLITS and _is_shared(program, step):
+            computed = [part for part in call.args if not program.values.kinds(part) & _BY_RANK]
+            differs = is_constant(keyword(call, "device_specific"), True)
+            differs |= any(_is_by_rank(program, part) for part in computed)
+            what = "by a seed of its own" if differs else ""
+            seeded |= dict.fromkeys([library] if library in _LIBRARIES else _LIBRARIES, what)
+        elif name in _SPLITS and seeded[library] and _is_shared(program, step):
             what = "splits the data set" if "split" in ast.unparse(call.func) else "orders the data"
-            yield Mistake(
-                call,
-                f"each rank {what} {seeded}, and the ranks then share out different data",
-                "",
-                advice=_ADVICE,
-            )
+            message = f"each rank {what} {seeded[library]}, and the ranks then share out different data"
+            yield Mistake(call, message, "", advice=_ADVICE)
             return
+
+
+def _is_by_rank(program: Program, node: ast.AST | None, depth: int = 5) -> bool:
+    """Whether a number is computed from a rank: `seed + rank`, also through names and arguments."""
+    if node is None or depth < 0:
+        return False
+    if isinstance(node, ast.BinOp):
+        return any(_is_by_rank(program, side, depth - 1) for side in (node.left, node.right))
+    made = program.values.reaching(node) if isinstance(node, ast.Name | ast.Attribute) else []
+    given = [value for b in made for value in ([b.value] if b.value else program.values.given_for(b))]
+    return bool(program.values.kinds(node) & _BY_RANK) or any(
+        _is_by_rank(program, v, depth - 1) for v in given
+    )
 
 
 def _is_shared(program: Program, step: Step) -> bool:
     """Whether the ranks take parts of what is drawn: by a sampler, Accelerate, or a slice by rank."""
     call = step.node
-    if not isinstance(call, ast.Call) or not (
-        runs_beside(program, step, program.opens_group) or program.uses_accelerate
-    ):
+    is_in_a_rank = program.uses_accelerate or runs_beside(program, step, program.opens_group)
+    if not isinstance(call, ast.Call) or not is_in_a_rank:
         return False
     if keyword(call, "generator") or program.which_ranks(step) is not None:
         return False

@@ -233,8 +233,10 @@ def _is_of_its_own(program: Program, step: Step) -> bool:
     loop = step.where.loops[-1]
     if program.mentions(_ALL) or program.which_ranks(step) is not None:
         return False
-    taken = [b.receiver for b in program.backwards if loop in b.where.loops]
-    losses = [part.args[0] if isinstance(part, ast.Call) and part.args else part for part in taken]
+    taken = [
+        getattr(b.node, "args", None) or [b.receiver] for b in program.backwards if loop in b.where.loops
+    ]
+    losses = [part.args[0] if isinstance(part, ast.Call) and part.args else part for part, *_ in taken]
     made = {b.node for loss in losses if isinstance(loss, ast.Name) for b in program.values.reaching(loss)}
     for guard in step.where.guards:
         if loop not in program.names.ancestors(guard.test):

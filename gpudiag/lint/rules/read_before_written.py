@@ -12,9 +12,7 @@ from gpudiag.lint.trace import Step
 
 _WRITES = {"torch.save": (1, "f"), "numpy.save": (0, "file"), "open": (0, "file")}
 _READS = {"torch.load": (0, "f"), "numpy.load": (0, "file"), "open": (0, "file")}
-_HARMLESS = (
-    "state_dict load_state_dict to cuda cpu train eval format info print get items keys append".split()
-)
+_HARMLESS = "state_dict load_state_dict to cuda cpu train eval format info print get items keys".split()
 # What may wait for other ranks, or look whether the file is there: by a call's text.
 _WAITS = re.compile(
     r"barrier|sync|wait|gather|reduce|broadcast|sleep|exists|isfile|parallel|fsdp|ddp|shard|backward|prepare|init|lock|join",

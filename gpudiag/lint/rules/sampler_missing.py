@@ -29,7 +29,7 @@ _SHARES = re.compile(
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_deepspeed or program.mentions(*_BY_HAND) or _seeds_by_rank(program):
         return
-    if program.mentions("prepare_data_loader", "skip_first_batches"):
+    if program.mentions("prepare_data_loader", "skip_first_batches", "device_specific"):
         return
     if not (_leaves_out_loaders(program) if program.uses_accelerate else _averages(program)):
         return

@@ -22,9 +22,10 @@ def _find(program: Program) -> Iterator[Mistake]:
             return
         for made in (value.node for value in program.values.of(given) if isinstance(value.node, ast.Call)):
             days = argument(made, 0, "") if program.names.qualify(made.func) == "datetime.timedelta" else None
-            if isinstance(days, ast.Constant) and isinstance(days.value, int) and days.value > _LONGEST_DAYS:
-                message = f"the timeout is {days.value} days: the first number of timedelta is days"
-                fix = with_replaced(program, made, f"datetime.timedelta(seconds={days.value})")
+            number = days.value if isinstance(days, ast.Constant) else None
+            if isinstance(number, int) and number > _LONGEST_DAYS:
+                message = f"the timeout is {number} days: the first number of timedelta is days"
+                fix = with_replaced(program, made, f"datetime.timedelta(seconds={number})")
                 yield Mistake(made, message, fix)
                 return
 
