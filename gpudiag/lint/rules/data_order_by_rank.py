@@ -29,10 +29,12 @@ def _find(program: Program) -> Iterator[Mistake]:
             yield Mistake(call, message, "", advice="give the samplers of all ranks one seed")
             return
     seeded = dict.fromkeys(_LIBRARIES, "" if program.mentions(r"\w*seed\w*") else "by no seed")
+    passed, opened = program.values.spawned, {f for other in program.opens_group for f in other.where.stack}
     for step in program.steps:
-        call, names = step.node, [getattr(function, "name", "") for function in step.where.stack]
-        if not isinstance(call, ast.Call) or any("seed" in name or "worker" in name for name in names):
-            continue  # what a function that seeds does inside follows from what it is given
+        call, stack = step.node, step.where.stack
+        aside = any("seed" in getattr(f, "name", "") or (f in passed and f not in opened) for f in stack)
+        if not isinstance(call, ast.Call) or aside:
+            continue  # a function that seeds follows from what it is given; one that is passed runs in a worker
         name = program.names.qualify(call.func) or ""
         library = name.split(".")[0]
         if "seed" in ast.unparse(call.func).lower():

@@ -20,7 +20,9 @@ def _find(program: Program) -> Iterator[Mistake]:
         out, given = argument(step.node, 0, "tensor_list"), argument(step.node, 1, "tensor")
         if not isinstance(out, ast.Name) or given is None or without_gradients(program, step):
             continue
-        if any(isinstance(p, ast.Attribute) and p.attr in ("detach", "data") for p in behind(program, given)):
+        made = program.values.reaching(given) if isinstance(given, ast.Name | ast.Attribute) else []
+        sources = behind(program, given, *(value for b in made for value in program.values.given_for(b)))
+        if any(isinstance(part, ast.Attribute) and part.attr in ("detach", "data") for part in sources):
             continue
         if (
             not _uses_again(program, step, ast.unparse(given))

@@ -8,8 +8,6 @@ from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import INIT
 
-_LONGEST_DAYS = 30  # that anybody may mean by a bare number
-
 
 def _find(program: Program) -> Iterator[Mistake]:
     for step in program.calls(INIT, "torch.distributed.new_group"):
@@ -23,7 +21,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         for made in (value.node for value in program.values.of(given) if isinstance(value.node, ast.Call)):
             days = argument(made, 0, "") if program.names.qualify(made.func) == "datetime.timedelta" else None
             number = days.value if isinstance(days, ast.Constant) else None
-            if isinstance(number, int) and number > _LONGEST_DAYS:
+            if isinstance(number, int) and number > 30:  # nobody means that
                 message = f"the timeout is {number} days: the first number of timedelta is days"
                 fix = with_replaced(program, made, f"datetime.timedelta(seconds={number})")
                 yield Mistake(made, message, fix)
