@@ -173,7 +173,7 @@ def root_name(node: ast.AST | None) -> str | None:
 
 
 def runs_beside(program: Program, step: Step, others: Sequence[Step]) -> bool:
-    """Whether a step is of the same process and the same run as one of the others, or as its object's `__init__`."""
+    """Whether a step is of the same process and run as one of the others, or as its object's `__init__`."""
     return any(
         other.where.spawned == step.where.spawned
         and (other.where.entry is step.where.entry or _made_before(program, other, step))

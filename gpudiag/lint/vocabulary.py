@@ -132,8 +132,8 @@ VARIABLES = (
 
 _TORCH_DISTRIBUTED = TORCH_COLLECTIVES | frozenset(
     """
-    init_process_group destroy_process_group get_rank get_world_size is_initialized is_available send recv isend irecv
-    ReduceOp
+    init_process_group destroy_process_group get_rank get_world_size is_initialized is_available send recv
+    isend irecv ReduceOp
     """.split()
 )
 

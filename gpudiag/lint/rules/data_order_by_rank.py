@@ -34,7 +34,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         call, stack = step.node, step.where.stack
         aside = any("seed" in getattr(f, "name", "") or (f in passed and f not in opened) for f in stack)
         if not isinstance(call, ast.Call) or aside:
-            continue  # a function that seeds follows from what it is given; one that is passed runs in a worker
+            continue  # what it does follows from its arguments, or belongs to a worker
         name = program.names.qualify(call.func) or ""
         library = name.split(".")[0]
         if "seed" in ast.unparse(call.func).lower():
@@ -89,8 +89,8 @@ def _is_shared(program: Program, step: Step) -> bool:
 RULE = Rule(
     title="each rank orders or splits the data by a seed of its own",
     why=(
-        "A DistributedSampler, or a slice by rank, takes every world_size-th item of one order. Where each rank has "
-        "another order, ranks read the same samples and leave out others; after a split, each tests on what another "
+        "A DistributedSampler, or a slice by rank, takes every world_size-th item of one order. With orders "
+        "of their own, ranks read the same samples and miss others; after a split, each tests on what another "
         "one has trained on. A seed per rank is for augmentations: set it afterwards."
     ),
     find=_find,

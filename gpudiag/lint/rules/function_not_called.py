@@ -9,8 +9,8 @@ from gpudiag.lint.rule import Rule
 _QUESTIONS = frozenset(
     """
     torch.distributed.is_initialized torch.distributed.is_available torch.distributed.get_rank
-    torch.distributed.get_world_size torch.distributed.is_nccl_available torch.cuda.is_available torch.cuda.device_count
-    torch.distributed.is_torchelastic_launched
+    torch.distributed.get_world_size torch.distributed.is_nccl_available torch.cuda.is_available
+    torch.cuda.device_count torch.distributed.is_torchelastic_launched
     """.split()
 ) | frozenset(
     f"horovod.{p}.{f}"

@@ -71,8 +71,8 @@ def _goes_into_a_loss(program: Program, step: Step, out: ast.Name) -> bool:
 RULE = Rule(
     title="a loss over gathered features gets no gradient from them",
     why=(
-        "all_gather copies data and no graph: what it returns has no gradient, not even the rank's own features. A "
-        "contrastive loss over it alone trains nothing, or one side only. Put the own features back into the list, or "
+        "all_gather copies data and no graph: what it returns has no gradient, not even the own part. A "
+        "contrastive loss over it trains nothing, or one side only. Put the own features back, or "
         "gather by torch.distributed.nn.functional.all_gather."
     ),
     find=_find,

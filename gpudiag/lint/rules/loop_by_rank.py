@@ -131,7 +131,7 @@ def _find_counts(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
 def _other_count(loop: Loop) -> Mistake:
     return Mistake(
         loop,
-        "the number of rounds depends on the rank: the ranks that continue wait for those that have left the loop",
+        "the number of rounds depends on the rank: ranks that continue wait for those that have left",
         "",
         advice="let all ranks agree on the smallest number: dist.all_reduce(count, op=dist.ReduceOp.MIN)",
     )

@@ -62,7 +62,7 @@ def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
 
 
 def _addition_inside(program: Program, node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
-    """The total and the name of `meter.update(loss)`, where the method of this script adds its argument as it is."""
+    """The total and the name of `meter.update(loss)`, where that method adds its argument as it is."""
     call = node.value if isinstance(node, ast.Expr) else None
     if not isinstance(call, ast.Call) or not call.args or not isinstance(given := call.args[0], ast.Name):
         return None, None

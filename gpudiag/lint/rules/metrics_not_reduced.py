@@ -21,7 +21,7 @@ _FIGURE = re.compile(r"(?:loss|acc|metric|score|err|correct|iou|dice|psnr)\w*\b.
 _MESSAGE = "each rank counts only its share of the test data, and no call adds up the shares"
 _ADVICE = "add up the figures by all_reduce, or all_gather the list"
 _REDUCED = (
-    r"\w*reduce\w* \w*gather\w* \w*synchroni[sz]e\w* torchmetrics \w*aggregate\w* send AverageMeter\w* sync\w* MetricLogger"
+    r"\w*(?:reduce|gather|synchroni[sz]e|aggregate)\w* torchmetrics send AverageMeter\w* sync\w* MetricLogger"
 ).split()
 
 

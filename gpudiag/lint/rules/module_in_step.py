@@ -63,7 +63,7 @@ def _find_backwards(program: Program) -> Iterator[Mistake]:
 
 
 def _is_unwrapped(program: Program, made: ast.Call) -> bool:
-    """Whether a call gives the model inside a wrapped one: `accelerator.unwrap_model(model)`, or the script's own."""
+    """Whether a call gives the model inside a wrapped one: `accelerator.unwrap_model(model)`."""
     kinds = program.values.kinds(made)
     return "inner" in kinds and kinds <= {"inner", "ddp"} and program.values.kinds(made.args[0]) <= _WRAPPED
 

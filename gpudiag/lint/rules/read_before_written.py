@@ -15,7 +15,7 @@ _READS = {"torch.load": (0, "f"), "numpy.load": (0, "file"), "open": (0, "file")
 _HARMLESS = "state_dict load_state_dict to cuda cpu train eval format info print get items keys".split()
 # What may wait for other ranks, or look whether the file is there: by a call's text.
 _WAITS = re.compile(
-    r"barrier|sync|wait|gather|reduce|broadcast|sleep|exists|isfile|parallel|fsdp|ddp|shard|backward|prepare|init|lock|join",
+    r"barrier|sync|wait|gather|reduce|cast|sleep|exists|isfile|parallel|[fd]s?dp|shard|backward|prep|init|lock|join",
     re.IGNORECASE,
 )
 
@@ -81,7 +81,7 @@ def _is_hidden(program: Program, call: ast.Call) -> bool:
 RULE = Rule(
     title="all ranks read a file that one rank writes, without a barrier in between",
     why=(
-        "The other ranks come to the read while rank 0 still writes, or before: they find no file, half of one, or "
+        "The others come to the read while rank 0 writes, or before: they find no file, half of one, or "
         "the one of the last run. A barrier after the write makes them wait."
     ),
     find=_find,

@@ -15,8 +15,13 @@ _HOROVOD = frozenset(
     """.split()
 )
 _ACCELERATE = frozenset({"prepare", "gather", "gather_for_metrics", "reduce", "pad_across_processes"})
-_OTHERS = DDP_CLASSES | frozenset(
-    "torch.nn.DataParallel datasets.distributed.split_dataset_by_node torch.distributed.fsdp.FullyShardedDataParallel".split()
+_OTHERS = frozenset(
+    {
+        *DDP_CLASSES,
+        "torch.nn.DataParallel",
+        "datasets.distributed.split_dataset_by_node",
+        "torch.distributed.fsdp.FullyShardedDataParallel",
+    }
 )
 
 

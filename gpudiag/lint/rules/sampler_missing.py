@@ -20,8 +20,8 @@ _BY_HAND = (
 
 # What a class that shares its data among the ranks, or draws it, has in its text.
 _SHARES = re.compile(
-    r"rank|world|shard|replica|process|node|dist|rand|shuffle|seed|sampl|split_|_split|partition|queue|global|num_gpu|stream"
-    r"|super\(|stride|step|skip",
+    r"rank|world|shard|replica|process|node|dist|rand|shuffle|seed|sampl|split_|_split|partition|queue|global"
+    r"|num_gpu|stream|super\(|stride|step|skip",
     re.IGNORECASE,
 )
 

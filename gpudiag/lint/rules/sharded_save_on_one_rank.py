@@ -17,7 +17,8 @@ _STATES = """
     set_state_dict set_model_state_dict set_optimizer_state_dict
     """.split()
 _OF_FSDP1 = """
-    summon_full_params optim_state_dict full_optim_state_dict sharded_optim_state_dict scatter_full_optim_state_dict
+    summon_full_params optim_state_dict full_optim_state_dict sharded_optim_state_dict
+    scatter_full_optim_state_dict
     """.split()
 _CHECKPOINT = (
     *(f"torch.distributed.checkpoint.{name}" for name in ("save", "async_save", "load")),

@@ -13,7 +13,8 @@ from gpudiag.lint.vocabulary import INIT, SPAWN
 _ADDRESSES = "MASTER_ADDR MASTER_PORT init_method store FileStore TCPStore environ putenv dotenv".split()
 _KNOWN = frozenset(
     """
-    torch os argparse numpy random time torchvision tqdm sys math datetime logging json pathlib functools collections typing
+    torch os argparse numpy random time torchvision tqdm sys math datetime logging json pathlib functools
+    collections typing
     """.split()
 )
 

@@ -73,7 +73,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _is_in_ddp(program: Program, node: ast.expr) -> bool:
-    """Whether an expression is a model that DDP has wrapped, or what is inside: DDP sends no parameters later."""
+    """Whether an expression is a model in DDP, or what is inside: DDP sends no parameters later."""
     held = node.value if isinstance(node, ast.Attribute) and node.attr == "module" else node
     return program.values.kinds(held) == {"ddp"}
 

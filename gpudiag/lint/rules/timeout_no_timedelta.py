@@ -31,7 +31,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 RULE = Rule(
     title="the timeout of a process group is a number, or days in place of seconds",
     why=(
-        "torch takes a datetime.timedelta and raises a TypeError for a number. The first argument of timedelta is "
+        "torch takes a datetime.timedelta and raises a TypeError for a number. Its first number is "
         "days: timedelta(1800) lets a hanging job wait for five years."
     ),
     find=_find,
