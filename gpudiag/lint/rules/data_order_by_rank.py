@@ -14,9 +14,7 @@ _BY_RANK = RANKS | {"rank_text", "local_rank_text"}
 _LIBRARIES = ("torch", "numpy", "random")
 _DRAWS = ("numpy.random.permutation", "torch.randperm")  # the rest change what they are given
 _SPLITS = ("torch.utils.data.random_split", "random.shuffle", "numpy.random.shuffle", *_DRAWS)
-_ADVICE = (
-    "draw it by a generator that has the same seed on every rank, such as torch.Generator().manual_seed(0)"
-)
+_ADVICE = "draw it by a generator of one seed on all ranks, such as torch.Generator().manual_seed(0)"
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -89,9 +87,9 @@ def _is_shared(program: Program, step: Step) -> bool:
 RULE = Rule(
     title="each rank orders or splits the data by a seed of its own",
     why=(
-        "A DistributedSampler, or a slice by rank, takes every world_size-th item of one order. With orders "
-        "of their own, ranks read the same samples and miss others; after a split, each tests on what another "
-        "one has trained on. A seed per rank is for augmentations: set it afterwards."
+        "A DistributedSampler, or a slice by rank, takes every world_size-th item of one order. With other "
+        "orders, ranks read the same samples and miss others; after a split, each tests on what another "
+        "has trained on. A seed per rank is for augmentations: set it afterwards."
     ),
     find=_find,
 )

@@ -55,16 +55,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             )
             yield Mistake(counted, _MESSAGE, fix, place=behind(program, step.node))
     for node in program.nodes:
-        if isinstance(node, ast.ListComp | ast.GeneratorExp) and _is_figure([node.elt]):
+        if isinstance(node, ast.ListComp | ast.GeneratorExp) and _FIGURE.search(ast.unparse(node.elt)):
             values = program.values.of(iterated(node.generators[0].iter))
             loaders = [v.node for v in values if v.kind == "loader" and isinstance(v.node, ast.Call)]
             if any(samples_by_rank(program, sampler_of(loader)) for loader in loaders):
                 yield Mistake(node, _MESSAGE, "", advice=_ADVICE)
-
-
-def _is_figure(nodes: list[ast.expr]) -> bool:
-    """Whether one expression is a figure read from a tensor: `loss.item()`."""
-    return len(nodes) == 1 and _FIGURE.search(ast.unparse(nodes[0])) is not None
 
 
 def _find_prepared(program: Program) -> Iterator[Mistake]:
@@ -94,7 +89,7 @@ def _counted(program: Program, step: Step) -> ast.AugAssign | ast.Call | None:
         if (
             isinstance(node, ast.Call)
             and getattr(node.func, "attr", "") in ("append", "add_batch")
-            and (_is_figure(node.args) or node.keywords)
+            and (node.keywords or any(_FIGURE.search(ast.unparse(part)) for part in node.args))
         ):
             return node
         if (

@@ -15,7 +15,7 @@ _READS = {"torch.load": (0, "f"), "numpy.load": (0, "file"), "open": (0, "file")
 _HARMLESS = "state_dict load_state_dict to cuda cpu train eval format info print get items keys".split()
 # What may wait for other ranks, or look whether the file is there: by a call's text.
 _WAITS = re.compile(
-    r"barrier|sync|wait|gather|reduce|cast|sleep|exists|isfile|parallel|[fd]s?dp|shard|backward|prep|init|lock|join",
+    r"barrier|sync|wait|gather|reduce|cast|sleep|exist|isf|parallel|[fd]s?dp|shard|backward|prep|init|lock",
     re.IGNORECASE,
 )
 
