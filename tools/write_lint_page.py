@@ -51,6 +51,10 @@ folders without a script, 3 if a file or folder could not be read and there is n
 - `if dist.is_initialized()`, `if args.distributed` and `if world_size > 1` are true on all ranks of a job,
   and a rank that is 0 or -1 where there is no job is a rank. In a function under `@rank_zero_only` or the
   like, no call is taken to run on all ranks.
+- A loader that Accelerate has prepared is split; one that it has not is read whole by every process. What its
+  configuration decides, such as whether `save_state` on one rank hangs, is a note.
+- A file counts as read too early, and a loop as left by a rank's own figure, only where nothing in between
+  can wait or agree: a call of another file may do both.
 - Syntax of newer Pythons than the one that runs gpudiag is read if no rule depends on it; Python 2 is
   reported as such.
 - Folders: hidden ones, `venv`, `build`, `site-packages` and `node_modules` are left out.

@@ -10,23 +10,11 @@ from gpudiag.lint.trace import Step
 
 # The place of the argument `group`, in torch 2.4 to 2.15.
 _GROUP_AT = {
-    "barrier": 0,
-    "monitored_barrier": 0,
-    "broadcast": 2,
-    "broadcast_object_list": 2,
-    "all_reduce": 2,
-    "reduce": 3,
-    "all_gather": 2,
-    "all_gather_object": 2,
-    "all_gather_into_tensor": 2,
-    "gather": 3,
-    "gather_object": 3,
-    "scatter": 3,
-    "scatter_object_list": 3,
-    "reduce_scatter": 3,
-    "reduce_scatter_tensor": 3,
-    "all_to_all": 2,
-    "all_to_all_single": 4,
+    **dict.fromkeys("barrier monitored_barrier".split(), 0),
+    **dict.fromkeys("broadcast broadcast_object_list all_reduce all_gather all_gather_object".split(), 2),
+    **dict.fromkeys("all_gather_into_tensor all_to_all".split(), 2),
+    **dict.fromkeys("reduce gather gather_object scatter scatter_object_list reduce_scatter".split(), 3),
+    **{"reduce_scatter_tensor": 3, "all_to_all_single": 4},
 }
 
 

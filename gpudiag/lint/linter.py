@@ -28,25 +28,11 @@ MAX_FILES = 100_000
 _FILES_FOR_ONE_PROCESS = 24  # below that another process costs more than it saves
 _LEFT_OUT = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "build", "dist"})
 # Words of which every script with distributed training has one; the others are only parsed.
-_SUBJECTS = (
-    "dist",
-    "Dist",
-    "Parallel",
-    "horovod",
-    "hvd",
-    "deepspeed",
-    "ccelerat",
-    "nvml",
-    "spawn",
-    "local_rank",
-    "process_zero",
-    "local-rank",
-    "DDP",
-    "fully_shard",
-    "CUDA_VISIBLE_DEVICES",
-    "launch",
-    "lightning",
-    "torchrun",
+_SUBJECTS = tuple(
+    """
+    dist Dist Parallel horovod hvd deepspeed ccelerat nvml spawn local_rank process_zero
+    local-rank DDP fully_shard CUDA_VISIBLE_DEVICES launch lightning torchrun
+    """.split()
 )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gpudiag.lint.vocabulary import CONVENTIONAL_NAMES, canonical_name, star_names
+from gpudiag.lint.vocabulary import CLASSES_ALIKE, CONVENTIONAL_NAMES, canonical_name, star_names
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Path = tuple[int | str, ...]  # into a value: an index, or EACH for what a loop takes from it
@@ -94,6 +94,8 @@ class Names:
         if isinstance(node, ast.Attribute):
             base = self.qualify(node.value)
             return canonical_name(f"{base}.{node.attr}") if base else None
+        if isinstance(node, ast.Subscript):
+            return self._one_of_several(node)
         if not isinstance(node, ast.Name):
             return None
         bindings = self.bindings_of(node)
@@ -115,6 +117,14 @@ class Names:
         if self.conventional and node.id in CONVENTIONAL_NAMES:
             return canonical_name(CONVENTIONAL_NAMES[node.id])
         return None
+
+    def _one_of_several(self, node: ast.Subscript) -> str | None:
+        """The first name of a table of one package's classes: `OPTIMIZERS[name]`."""
+        bindings = self.bindings_of(node.value) if isinstance(node.value, ast.Name) else []
+        table = bindings[0].value if len(bindings) == 1 and not bindings[0].path else None
+        parts = [self.qualify(part) or "" for part in table.values] if isinstance(table, ast.Dict) else []
+        packages = {part.rpartition(".")[0] for part in parts}
+        return parts[0] if len(packages) == 1 and packages <= CLASSES_ALIKE else None
 
     def scope_of(self, node: ast.AST) -> Scope:
         """The scope in which a node is evaluated: defaults and decorators of a function in that around it."""

@@ -19,28 +19,11 @@ _PAGES = (".md", ".markdown", ".qmd", ".rmd")
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".pbs", ".lsf")
 _SHELL_SCRIPT = re.compile(r"#!\s*(?:/\S*/)?(?:env\s+(?:-S\s+)?)?(?:ba|z|k|da)?sh\b")
 # Files that a `*` of the shell includes and that hold no Python.
-_OTHERS = (
-    ".yaml",
-    ".yml",
-    ".json",
-    ".jsonl",
-    ".toml",
-    ".cfg",
-    ".ini",
-    ".lock",
-    ".rst",
-    ".html",
-    ".csv",
-    ".tsv",
-    ".log",
-    ".c",
-    ".cc",
-    ".cpp",
-    ".cu",
-    ".cuh",
-    ".h",
-    ".js",
-    ".ts",
+_OTHERS = tuple(
+    """
+    .yaml .yml .json .jsonl .toml .cfg .ini .lock .rst .html .csv .tsv .log .c .cc .cpp .cu
+    .cuh .h .js .ts
+    """.split()
 )
 _PYTHON_WORDS = frozenset({"python", "py", "python3", "py3", "ipython", "ipython3", "sage"})
 _SHELL_WORDS = frozenset({"bash", "sh", "shell", "console", "zsh", "shell-session", "terminal", "cmd"})

@@ -7,6 +7,9 @@ from gpudiag.lint.arguments import argument_of
 from gpudiag.lint.program import Program, argument, is_constant
 from gpudiag.lint.trace import Loop, Step
 
+_AROUND = frozenset(
+    "enumerate tqdm trange track iter islice auto notebook tqdm_notebook progress_bar log_every".split()
+)
 _SHARED_MODELS = frozenset({"ddp", "fsdp1", "engine", "prepared", "inner"})
 
 
@@ -14,19 +17,7 @@ def iterated(node: ast.expr) -> ast.expr:
     """The iterable of a loop, without the `enumerate` or the progress bar around it."""
     while isinstance(node, ast.Call) and node.args:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name not in (
-            "enumerate",
-            "tqdm",
-            "trange",
-            "track",
-            "iter",
-            "islice",
-            "auto",
-            "notebook",
-            "tqdm_notebook",
-            "progress_bar",
-            "log_every",
-        ):
+        if name not in _AROUND:
             break
         node = node.args[0]
     return node
@@ -76,13 +67,17 @@ def _trains_alone(program: Program, step: Step) -> bool:
 
 def calls_behind(program: Program, nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
     """The calls by which some expressions are computed, through names."""
+    return (part for part in behind(program, *nodes) if isinstance(part, ast.Call))
+
+
+def behind(program: Program, *nodes: ast.AST) -> Iterator[ast.AST]:
+    """The parts of some expressions, and of those that give their names a value."""
     left = list(nodes)
     seen: set[ast.AST] = set()
     while left:
         for part in ast.walk(left.pop()):
-            if isinstance(part, ast.Call):
-                yield part
-            elif isinstance(part, ast.Name | ast.Attribute) and part not in seen:
+            yield part
+            if isinstance(part, ast.Name | ast.Attribute) and part not in seen:
                 made = [b.value for b in program.values.reaching(part) if b.value is not None]
                 left += [value for value in made if value not in seen]
                 seen.update([part, *made])
@@ -154,6 +149,8 @@ def owner_of_parameters(optimizer: ast.AST) -> ast.expr | None:
     given = argument(optimizer, 0, "params")
     if given is None:
         return None
+    if isinstance(given, ast.Call) and given.args and "group" in ast.unparse(given.func):
+        return given.args[0]  # `param_groups(model, decay)`
     for node in ast.walk(given):
         if (
             isinstance(node, ast.Call)
@@ -175,12 +172,21 @@ def root_name(node: ast.AST | None) -> str | None:
     return None
 
 
-def runs_beside(step: Step, others: Sequence[Step]) -> bool:
-    """Whether a step is of the same process and the same run as one of the others."""
+def runs_beside(program: Program, step: Step, others: Sequence[Step]) -> bool:
+    """Whether a step is of the same process and run as one of the others, or as its object's `__init__`."""
     return any(
-        other.where.spawned == step.where.spawned and other.where.entry is step.where.entry
+        other.where.spawned == step.where.spawned
+        and (other.where.entry is step.where.entry or _made_before(program, other, step))
         for other in others
     )
+
+
+def _made_before(program: Program, other: Step, step: Step) -> bool:
+    """Whether a step is of a method, and the other of the `__init__` that made the method's object."""
+    made, entry = other.where.entry, step.where.entry
+    if entry is None or getattr(made, "name", "") != "__init__":
+        return False
+    return program.names.class_around(entry) is program.names.class_around(made or entry) is not None
 
 
 Root = tuple[object, str]  # of a name: the scope that it comes from

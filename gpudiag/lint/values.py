@@ -142,12 +142,18 @@ class Values(Flow):
             if isinstance(part, ast.Name | ast.Attribute) and isinstance(
                 getattr(part, "ctx", None), ast.Load
             ):
-                bindings = self.reaching(part)
-                if any(
-                    self.depends_on(binding.value, kinds, depth - 1) for binding in bindings if binding.value
-                ):
+                made = [v for b in self.reaching(part) for v in ([b.value] if b.value else self.given_for(b))]
+                if any(self.depends_on(value, kinds, depth - 1) for value in made):
                     return True
         return False
+
+    def given_for(self, binding: Binding) -> list[ast.expr]:
+        """What the callers in this script give for a parameter; nothing for any other binding."""
+        function = self.names.function_around(binding.node) if binding.parameter else None
+        if function is None or not isinstance(binding.node, ast.arg):
+            return []
+        given = (argument_of(function, binding.node.arg, call) for call in self.callers.get(function, []))
+        return [value for value in given if value is not None]
 
     def function_of(self, node: ast.AST | None) -> Function | None:
         """The function of this script that an expression names: directly, by self, or by an object."""
@@ -545,6 +551,8 @@ class Values(Flow):
         if func.attr == "prepare" and "accelerator" in kinds:
             place = path[0] if path and isinstance(path[0], int) else 0
             return frozenset({Value("prepared", node.args[place] if place < len(node.args) else node)})
+        if func.attr == "unwrap_model" and "accelerator" in kinds and path == ():
+            return frozenset({Value("inner", node)})
         if kinds & {"module", "ddp", "dp", "fsdp1", "prepared", "inner"} and func.attr in _SAME:
             return base
         if func.attr == "clone" or (func.attr in _SAME and kinds & {"grad", "parameter"}):

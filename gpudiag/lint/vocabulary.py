@@ -42,6 +42,11 @@ _PREFIXES = (
     ("tensorflow.compat.v2.", "tensorflow."),
 )
 
+# Packages in which one class does as well as another: a table of them is one of them.
+CLASSES_ALIKE = frozenset(
+    {"torch.optim", "torch.optim.lr_scheduler", "torchvision.datasets", "torchaudio.datasets"}
+)
+
 # What a fence that imports nothing means by a name.
 CONVENTIONAL_NAMES = {
     "torch": "torch",
@@ -129,21 +134,11 @@ VARIABLES = (
     ).split(),
 )
 
-_TORCH_DISTRIBUTED = frozenset(
-    {
-        *TORCH_COLLECTIVES,
-        "init_process_group",
-        "destroy_process_group",
-        "get_rank",
-        "get_world_size",
-        "is_initialized",
-        "is_available",
-        "send",
-        "recv",
-        "isend",
-        "irecv",
-        "ReduceOp",
-    }
+_TORCH_DISTRIBUTED = TORCH_COLLECTIVES | frozenset(
+    """
+    init_process_group destroy_process_group get_rank get_world_size is_initialized is_available send recv
+    isend irecv ReduceOp
+    """.split()
 )
 
 

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import behind, moved, with_replaced
-from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import is_optimizer
@@ -71,7 +71,7 @@ def _is_apart(step: Step) -> bool:
 
 
 def _judge(program: Program, step: Step) -> Mistake | None:
-    text = program.statement_text(step.node)
+    call, text = step.node, program.statement_text(step.node)
     message = "the gradients are clipped while they are still scaled"
     later = _unscaled_later(program, step)
     if _is_scaled(program, step) and later is not None:
@@ -80,11 +80,11 @@ def _judge(program: Program, step: Step) -> Mistake | None:
     if _is_scaled(program, step):
         scaler = _scaler_name(program)
         optimizer = _stepped(program, scaler)
-        return Mistake(
-            step.node,
-            message,
-            f"{scaler}.unscale_({optimizer}); {text}",
-        )
+        return Mistake(step.node, message, f"{scaler}.unscale_({optimizer}); {text}")
+    halves = (keyword(made.node, "mixed_precision") for made in program.calls("accelerate.Accelerator"))
+    is_halved = any(is_constant(half, "fp16") for half in halves) and not program.mentions(*_UNSCALES)
+    if is_halved and isinstance(call, ast.Call):
+        return Mistake(call, message, with_replaced(program, call.func, "accelerator.clip_grad_norm_"))
     reduced = _reduced_later(program, step)
     if reduced is not None:
         return moved(

@@ -11,6 +11,9 @@ from gpudiag.lint.trace import Step
 from gpudiag.lint.training import runs_beside
 from gpudiag.lint.values import RANKS
 
+_ONE_FIRST = (
+    "FileLock filelock torch_distributed_zero_first main_process_first local_main_process_first".split()
+)
 _PACKAGES = ("torchvision.datasets", "torchaudio.datasets", "torchtext.datasets")
 
 
@@ -73,7 +76,7 @@ def _has_ranks(program: Program) -> bool:
 def _in_a_rank(program: Program, step: Step) -> bool:
     """Whether the step surely runs in a rank: the group is opened in the same process, in the same run."""
     opened = program.opens_group
-    return runs_beside(step, opened) if opened else step.where.entry is None
+    return runs_beside(program, step, opened) if opened else step.where.entry is None
 
 
 def _is_done_before(program: Program, name: str, step: Step) -> bool:
@@ -82,13 +85,7 @@ def _is_done_before(program: Program, name: str, step: Step) -> bool:
         for other in program.calls(f"{package}.{name}"):
             if other is not step and step.where.spawned and not other.where.spawned:
                 return True
-    return program.mentions(
-        "FileLock",
-        "filelock",
-        "torch_distributed_zero_first",
-        "main_process_first",
-        "local_main_process_first",
-    )
+    return program.mentions(*_ONE_FIRST)
 
 
 RULE = Rule(

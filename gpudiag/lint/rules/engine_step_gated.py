@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from gpudiag.lint.corrections import moved, out_of
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import behind
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -24,7 +25,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             g
             for g in step.where.guards
             if g.test not in shared
-            and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(g.test))
+            and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in behind(program, g.test))
         ]
         opposite = {(g.test, not g.holds) for g in gates}
         others = [

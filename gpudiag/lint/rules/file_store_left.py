@@ -11,15 +11,7 @@ from gpudiag.model.lint import Severity
 
 def _find(program: Program) -> Iterator[Mistake]:
     if program.mentions(
-        "unlink",
-        "remove",
-        "rmtree",
-        "tempfile",
-        "mkdtemp",
-        "NamedTemporaryFile",
-        "uuid",
-        "uuid4",
-        "SLURM_JOB_ID",
+        *"unlink remove rmtree tempfile mkdtemp NamedTemporaryFile uuid uuid4 SLURM_JOB_ID".split()
     ):
         return
     for step in program.opens_group:

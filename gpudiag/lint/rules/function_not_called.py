@@ -7,21 +7,15 @@ from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 
 _QUESTIONS = frozenset(
-    {
-        "torch.distributed.is_initialized",
-        "torch.distributed.is_available",
-        "torch.distributed.get_rank",
-        "torch.distributed.get_world_size",
-        "torch.distributed.is_nccl_available",
-        "torch.cuda.is_available",
-        "torch.cuda.device_count",
-        "torch.distributed.is_torchelastic_launched",
-        *(
-            f"horovod.{p}.{f}"
-            for p in ("torch", "tensorflow", "tensorflow.keras", "keras")
-            for f in ("rank", "local_rank", "size", "is_initialized")
-        ),
-    }
+    """
+    torch.distributed.is_initialized torch.distributed.is_available torch.distributed.get_rank
+    torch.distributed.get_world_size torch.distributed.is_nccl_available torch.cuda.is_available
+    torch.cuda.device_count torch.distributed.is_torchelastic_launched
+    """.split()
+) | frozenset(
+    f"horovod.{p}.{f}"
+    for p in ("torch", "tensorflow", "tensorflow.keras", "keras")
+    for f in ("rank", "local_rank", "size", "is_initialized")
 )
 _PROPERTIES = frozenset(
     """
@@ -30,11 +24,17 @@ _PROPERTIES = frozenset(
 )
 
 
+_NAMES = (
+    "main_process is_main is_master get_rank get_world_size is_rank is_distributed is_primary is_chief"
+).split()
+
+
 def _find(program: Program) -> Iterator[Mistake]:
     tested = {node for statement in program.nodes for node in _questions(statement)}
     for node in sorted(tested, key=lambda n: program.names.order.get(n, 0)):
         name = program.names.qualify(node)
-        function = program.values.function_of(node) if isinstance(node, ast.Name) else None
+        is_bound = isinstance(node, ast.Attribute) and program.values.reaching(node)
+        function = program.values.function_of(node) if not is_bound else None
         is_question = name in _QUESTIONS or (function is not None and _asks_for_ranks(program, function))
         if is_question:
             shown = ast.unparse(node)
@@ -83,20 +83,7 @@ def _asks_for_ranks(program: Program, function: ast.AST) -> bool:
     if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         return False
     name = function.name
-    return any(
-        word in name
-        for word in (
-            "main_process",
-            "is_main",
-            "is_master",
-            "get_rank",
-            "get_world_size",
-            "is_rank",
-            "is_distributed",
-            "is_primary",
-            "is_chief",
-        )
-    )
+    return any(word in name for word in _NAMES)
 
 
 RULE = Rule(

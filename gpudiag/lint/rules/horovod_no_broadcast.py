@@ -10,16 +10,12 @@ from gpudiag.lint.training import optimizer_calls, owner_of_parameters
 from gpudiag.model.lint import Severity
 
 _PACKAGES = ("torch", "tensorflow", "tensorflow.keras", "keras")
-_BROADCASTS = (
-    "broadcast_parameters",
-    "broadcast_variables",
-    "broadcast_global_variables",
-    "BroadcastGlobalVariablesCallback",
-    "BroadcastGlobalVariablesHook",
-    "elastic",
-    "TorchState",
-    "broadcast_object",
-    "broadcast_",
+_BROADCASTS = tuple(
+    """
+    broadcast_parameters broadcast_variables broadcast_global_variables
+    BroadcastGlobalVariablesCallback BroadcastGlobalVariablesHook elastic TorchState
+    broadcast_object broadcast_
+    """.split()
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from gpudiag.lint.arguments import argument_name
 from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
+from gpudiag.lint.ranks import is_stand_in
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DDP_CLASSES, INIT, SAMPLER
 from gpudiag.model.lint import Edit
@@ -16,7 +17,7 @@ _TEXTS = frozenset({"rank_text", "local_rank_text", "world_size_text"})
 def _find(program: Program) -> Iterator[Mistake]:
     reported: set[ast.AST] = set()
     for use, where in _uses(program):
-        values = [value for value in program.values.of(use) if value.kind != "none"]
+        values = [v for v in program.values.of(use) if v.kind != "none" and not is_stand_in(v.node)]
         if not values or any(value.kind not in _TEXTS for value in values):
             continue
         for value in values:

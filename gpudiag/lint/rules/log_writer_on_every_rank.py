@@ -12,7 +12,9 @@ _WRITERS = ("torch.utils.tensorboard.SummaryWriter", "wandb.init", "mlflow.start
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.owner or program.mentions("WANDB_MODE", "WANDB_DISABLED"):
+    if program.owner not in (None, "TRL", "Hugging Face's Trainer") or program.mentions(
+        "WANDB_MODE", "WANDB_DISABLED"
+    ):
         return
     opened = program.opens_group
     horovod = [step for name, step in program.calls_within("horovod.torch") if name == "init"]
@@ -23,7 +25,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         call = step.node
         if not isinstance(call, ast.Call) or call in reported or step.where.handling:
             continue
-        if program.which_ranks(step) is not None or not runs_beside(step, opened or horovod):
+        if program.which_ranks(step) is not None or not runs_beside(program, step, opened or horovod):
             continue
         if (
             program.values.depends_on(call, RANKS | {"rank_text", "local_rank_text", "main_process"})

@@ -5,23 +5,20 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.lint.collectives import collectives_of
-from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard, Loop, Step
+from gpudiag.lint.training import behind, calls_behind, iterated, loaders_of
 from gpudiag.lint.values import RANKS
 from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD, GROUP_MAKERS
 
 _SENDS = (
-    "broadcast",
-    "broadcast_object_list",
-    "all_reduce",
-    "all_gather",
-    "all_gather_object",
-    "scatter",
-    "scatter_object_list",
-)
+    "broadcast broadcast_object_list all_reduce all_gather all_gather_object scatter scatter_object_list"
+).split()
 
+_ALL = r"\w*(?:reduce|gather|broadcast)\w*"
+_CLOCKS = frozenset({"time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now"})
 _AGREE = (
     "broadcast the decision of that rank in each step, outside of the condition, and let every rank leave "
     "by it"
@@ -33,6 +30,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     meeting = _loops_that_meet(program)
     yield from _find_counts(program, meeting)
+    yield from _find_larger_shares(program, meeting)
     yield from _find_breaks(program, meeting)
     yield from _find_skips(program)
 
@@ -40,7 +38,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _find_skips(program: Program) -> Iterator[Mistake]:
     """Rounds without a backward pass on the ranks whose own loss or data is not finite."""
     wrapped = program.ddp_steps or program.calls(FSDP1, FULLY_SHARD)
-    if not wrapped or program.mentions("\\w*(?:reduce|gather|broadcast)\\w*"):
+    if not wrapped or program.mentions(_ALL):
         return
     reported = set()
     for step in program.backwards:
@@ -124,26 +122,50 @@ def _find_counts(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
         if loop in reported or not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
             continue
         over = loop.iter
-        if getattr(over.func, "id", "") == "range" and any(_depends(program, part) for part in over.args):
+        bounds = over.args if len(over.args) < 3 else over.args[1:2]  # a stride shares the rounds out
+        if getattr(over.func, "id", "") == "range" and any(_depends(program, part) for part in bounds):
             reported.add(loop)
-            yield Mistake(
-                loop,
-                (
-                    "the number of rounds depends on the rank: the ranks that continue wait for those that "
-                    "have left the loop"
-                ),
-                "",
-                advice=(
-                    "let all ranks agree on one number, such as the smallest: dist.all_reduce(count, "
-                    "op=dist.ReduceOp.MIN)"
-                ),
-            )
+            yield _other_count(loop)
+
+
+def _other_count(loop: Loop) -> Mistake:
+    return Mistake(
+        loop,
+        "the number of rounds depends on the rank: ranks that continue wait for those that have left",
+        "",
+        advice="let all ranks agree on the smallest number: dist.all_reduce(count, op=dist.ReduceOp.MIN)",
+    )
+
+
+def _find_larger_shares(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
+    """Loops over a slice of the data that one rank takes to another end than the rest."""
+    for loop in dict.fromkeys(meeting):
+        if not isinstance(loop, ast.For) or program.mentions("Join", "join", _ALL):
+            continue
+        data = [argument(loader, 0, "dataset") for loader in loaders_of(program, loop)]
+        whole = [node for node in data if node is not None] or [iterated(loop.iter)]
+        subsets = [v.node for node in whole for v in program.values.of(node) if v.kind == "subset" and v.node]
+        for part in behind(program, *whole, *subsets):
+            cut = getattr(part, "slice", None) or getattr(getattr(part, "body", None), "slice", None)
+            bounds: list[ast.AST | None] = []
+            if isinstance(cut, ast.Slice):
+                bounds = [part, cut.lower, cut.upper]
+            elif isinstance(part, ast.Call) and getattr(part.func, "id", "") == "range":
+                bounds = [*part.args[:2]]
+            if any(_is_chosen(program, bound) for bound in bounds if isinstance(bound, ast.Name | ast.IfExp)):
+                yield _other_count(loop)
+                break
 
 
 def _depends(program: Program, part: ast.expr) -> bool:
     """Whether a bound is a rank, or a choice by rank."""
     if program.values.kinds(part) and program.values.kinds(part) <= RANKS - {"rank_name", "local_rank_name"}:
         return True
+    return _is_chosen(program, part)
+
+
+def _is_chosen(program: Program, part: ast.expr) -> bool:
+    """Whether one rank has another number than the rest."""
     exprs = [part]
     if isinstance(part, ast.Name):
         if _is_set_on_one_rank(program, part):
@@ -188,6 +210,10 @@ def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
                 "",
                 advice=_AGREE,
             )
+        elif step.where.loops[-1] in meeting and _is_of_its_own(program, step):
+            reported.add(step.node)
+            message = "each rank leaves the loop by a figure of its own: the others wait in their next step"
+            yield Mistake(step.node, message, "", advice="all_reduce that figure, or a flag, in each round")
         elif (
             step.where.loops[-1] in meeting
             and program.which_ranks(step) in (Which.ONE, Which.OTHERS)
@@ -200,6 +226,31 @@ def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
                 "",
                 advice=_AGREE,
             )
+
+
+def _is_of_its_own(program: Program, step: Step) -> bool:
+    """Whether a clock decides on a break, or the loss of this rank's own batch."""
+    loop = step.where.loops[-1]
+    if program.mentions(_ALL) or program.which_ranks(step) is not None:
+        return False
+    taken = [
+        getattr(b.node, "args", None) or [b.receiver] for b in program.backwards if loop in b.where.loops
+    ]
+    losses = [part.args[0] if isinstance(part, ast.Call) and part.args else part for part, *_ in taken]
+    made = {b.node for loss in losses if isinstance(loss, ast.Name) for b in program.values.reaching(loss)}
+    for guard in step.where.guards:
+        if loop not in program.names.ancestors(guard.test):
+            continue
+        called = [program.values.function_called(call.func) for call in calls_behind(program, [guard.test])]
+        returned = [
+            node.value for f in called if f for node in program.names.returns.get(f, ()) if node.value
+        ]
+        for part in behind(program, guard.test, *returned):
+            if isinstance(part, ast.Call) and program.names.qualify(part.func) in _CLOCKS:
+                return True
+            if isinstance(part, ast.Name) and made & {b.node for b in program.values.reaching(part)}:
+                return True
+    return False
 
 
 def _is_counted_on_one_rank(program: Program, step: Step) -> bool:

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.arguments import argument_of
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
@@ -22,6 +23,8 @@ def _find(program: Program) -> Iterator[Mistake]:
     for step in program.steps:
         node = step.node
         target, added = _addition(node)
+        if target is None:
+            target, added = _addition_inside(program, node)
         if target is None or added is None or node in reported or not step.where.loops:
             continue
         if without_gradients(program, step) or not _is_of_the_backward(program, step, added):
@@ -38,9 +41,10 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
     """The total and the name that a statement adds to it: `total += loss`, `losses.append(loss)`."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Name):
-        return (
-            (node.target, node.value) if isinstance(node.target, ast.Name | ast.Attribute) else (None, None)
+        is_one = isinstance(node.target, ast.Name | ast.Attribute) or (
+            isinstance(node.target, ast.Subscript) and isinstance(node.target.slice, ast.Constant)
         )
+        return (node.target, node.value) if is_one else (None, None)
     if (
         isinstance(node, ast.Assign)
         and isinstance(node.value, ast.BinOp)
@@ -54,6 +58,22 @@ def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
         call = node.value
         if isinstance(call.func, ast.Attribute) and call.func.attr == "append" and len(call.args) == 1:
             return (call.func.value, call.args[0]) if isinstance(call.args[0], ast.Name) else (None, None)
+    return None, None
+
+
+def _addition_inside(program: Program, node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
+    """The total and the name of `meter.update(loss)`, where that method adds its argument as it is."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not call.args or not isinstance(given := call.args[0], ast.Name):
+        return None, None
+    function = program.values.function_of(call.func)
+    for statement in function.body if isinstance(function, ast.FunctionDef) else ():
+        total, added = _addition(statement)
+        if total is None or added is None or not ast.unparse(total).startswith("self."):
+            continue
+        if function is not None and argument_of(function, added.id, call) is given:
+            is_as_it_is = all(binding.parameter for binding in program.values.reaching(added))
+            return (call.func, given) if is_as_it_is else (None, None)
     return None, None
 
 
@@ -116,7 +136,7 @@ def _lets_go(node: ast.AST, text: str) -> bool:
     if not isinstance(node, ast.Assign):
         return False
     parts = [part for whole in node.targets for part in getattr(whole, "elts", [whole])]
-    if not any(ast.unparse(part) == text for part in parts):
+    if not any(text == (part := ast.unparse(p)) or text.startswith(f"{part}[") for p in parts):
         return False
     value = node.value
     goes_on = any(ast.unparse(part) == text for part in ast.walk(value) if isinstance(part, ast.expr))

@@ -1,36 +1,36 @@
 """A metric over a rank's share of the test data that is reported as that of all the data."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import behind
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import loaders_of, sampler_of, samples_by_rank, training_loaders
-
-_REDUCED = (
-    "\\w*reduce\\w*",
-    "\\w*gather\\w*",
-    "\\w*synchroni[sz]e\\w*",
-    "torchmetrics",
-    "\\w*aggregate\\w*",
-    "send",
-    "AverageMeter\\w*",
-    "sync\\w*",
-    "MetricLogger",
+from gpudiag.lint.training import (
+    iterated,
+    loaders_of,
+    sampler_of,
+    samples_by_rank,
+    training_loaders,
+    without_gradients,
 )
+
+_FIGURE = re.compile(r"(?:loss|acc|metric|score|err|correct|iou|dice|psnr)\w*\b.*\.item\(\)$", re.IGNORECASE)
+_MESSAGE = "each rank counts only its share of the test data, and no call adds up the shares"
+_ADVICE = "add up the figures by all_reduce, or all_gather the list"
+_REDUCED = (
+    r"\w*(?:reduce|gather|synchroni[sz]e|aggregate)\w* torchmetrics send AverageMeter\w* sync\w* MetricLogger"
+).split()
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if (
-        program.owner
-        or program.uses_accelerate
-        or program.uses_deepspeed
-        or not (program.ddp_steps or program.uses_horovod)
-    ):
+    if program.owner or program.uses_deepspeed or program.mentions(*_REDUCED):
         return
-    if program.mentions(*_REDUCED):
+    if program.uses_accelerate:
+        yield from _find_prepared(program)
+    if program.uses_accelerate or not (program.ddp_steps or program.uses_horovod):
         return
     training = {loader for loader, _, _ in training_loaders(program)}
     reported = set()
@@ -44,28 +44,54 @@ def _find(program: Program) -> Iterator[Mistake]:
             if counted is None:
                 continue
             reported.add(step.node)
+            if not isinstance(counted, ast.AugAssign):
+                yield Mistake(counted, _MESSAGE, "", advice=_ADVICE)
+                continue
             total = ast.unparse(counted.target)
             fix = (
                 f"{total} = hvd.allreduce(torch.tensor({total}), op=hvd.Sum)"
                 if program.uses_horovod
                 else f"dist.all_reduce({total})  # a tensor on the rank's GPU"
             )
-            yield Mistake(
-                counted,
-                "each rank counts only its share of the test data, and no call adds up the shares",
-                fix,
-                place=behind(program, step.node),
-            )
+            yield Mistake(counted, _MESSAGE, fix, place=behind(program, step.node))
+    for node in program.nodes:
+        if isinstance(node, ast.ListComp | ast.GeneratorExp) and _FIGURE.search(ast.unparse(node.elt)):
+            values = program.values.of(iterated(node.generators[0].iter))
+            loaders = [v.node for v in values if v.kind == "loader" and isinstance(v.node, ast.Call)]
+            if any(samples_by_rank(program, sampler_of(loader)) for loader in loaders):
+                yield Mistake(node, _MESSAGE, "", advice=_ADVICE)
 
 
-def _counted(program: Program, step: Step) -> ast.AugAssign | None:
-    """The statement of a loop without gradients that adds up a count; None where there is none."""
+def _find_prepared(program: Program) -> Iterator[Mistake]:
+    """Counts over a loader that Accelerate has split, in a loop without gradients."""
+    reported = set()
+    for step in program.steps:
+        if not isinstance(step.node, ast.For) or step.node in reported or not program.backwards:
+            continue
+        counted = _counted(program, step)
+        is_split = program.values.kinds(iterated(step.node.iter)) == {"prepared"}
+        withs = " ".join(ast.unparse(p.items[0]) for p in step.node.body if isinstance(p, ast.With))
+        if counted is None or not is_split or not ("no_grad" in withs or without_gradients(program, step)):
+            continue
+        reported.add(step.node)
+        advice = "gather what is counted: accelerator.gather_for_metrics((predictions, labels))"
+        yield Mistake(counted, _MESSAGE, "", advice=advice)
+
+
+def _counted(program: Program, step: Step) -> ast.AugAssign | ast.Call | None:
+    """What adds up a count, or appends a figure, in a loop without gradients; None where there is none."""
     loop = step.node
     if not isinstance(loop, ast.For) or any(
         isinstance(n, ast.Attribute) and n.attr in ("backward", "zero_grad") for n in ast.walk(loop)
     ):
         return None
     for node in ast.walk(loop):
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "attr", "") in ("append", "add_batch")
+            and (node.keywords or any(_FIGURE.search(ast.unparse(part)) for part in node.args))
+        ):
+            return node
         if (
             isinstance(node, ast.AugAssign)
             and isinstance(node.op, ast.Add)

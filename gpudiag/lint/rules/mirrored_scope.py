@@ -12,11 +12,8 @@ _STRATEGIES = tuple(
     for prefix in ("", "experimental.")
     for name in ("MirroredStrategy", "MultiWorkerMirroredStrategy", "TPUStrategy", "CentralStorageStrategy")
 )
-_MODELS = (
-    "tensorflow.keras.Sequential",
-    "tensorflow.keras.models.Sequential",
-    "tensorflow.keras.Model",
-    "tensorflow.keras.models.Model",
+_MODELS = tuple(
+    f"tensorflow.keras.{name}" for name in ("Sequential", "models.Sequential", "Model", "models.Model")
 )
 
 

@@ -9,43 +9,15 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules.ranks_in_a_loop import takes_turns
 from gpudiag.lint.training import optimizer_calls, owner_of_parameters
 
-_EXCHANGES = (
-    "DistributedDataParallel",
-    "DDP",
-    "FullyShardedDataParallel",
-    "FSDP",
-    "fully_shard",
-    "replicate",
-    "parallelize_module",
-    "distribute_tensor",
-    "distribute_module",
-    "DistributedOptimizer",
-    "ZeroRedundancyOptimizer",
-    "rpc",
-    "PipelineStage",
-    "Pipe",
-    "register_hook",
-    "all_gather\\w*",
-    "reduce_scatter\\w*",
-    "send",
-    "recv",
-    "isend",
-    "irecv",
-    "all_to_all\\w*",
-    "gather",
-    "scatter",
-    "all_reduce_coalesced",
-    "average_\\w+",
-    "sync_\\w+",
-    "\\w*parallel\\w*",
-    "gradient\\w*",
-    "DTensor",
-    "context_parallel",
-    "PostLocalSGDOptimizer",
-    "shard_map",
-    "xm",
-    "DataParallel",
-    "averaging\\w*",
+_EXCHANGES = tuple(
+    r"""
+    DistributedDataParallel DDP FullyShardedDataParallel FSDP fully_shard replicate
+    parallelize_module distribute_tensor distribute_module DistributedOptimizer
+    ZeroRedundancyOptimizer rpc PipelineStage Pipe register_hook all_gather\w*
+    reduce_scatter\w* send recv isend irecv all_to_all\w* gather scatter all_reduce_coalesced
+    average_\w+ sync_\w+ \w*parallel\w* gradient\w* DTensor context_parallel
+    PostLocalSGDOptimizer shard_map xm DataParallel averaging\w*
+    """.split()
 )
 
 

@@ -8,6 +8,10 @@ from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import calls_behind, root_name, without_gradients
+from gpudiag.model.lint import Severity
+
+_WRAPPED = frozenset({"ddp", "engine", "prepared"})
+_DO_MORE = frozenset({"engine", "accelerator"})
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -19,6 +23,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         func = call.func
         if isinstance(func, ast.Attribute) and func.attr != "module" and not _calls_wrapped(program, step):
             func = func.value  # `model.module.compute_loss(..)`
+        if isinstance(func, ast.Call) and func.args and _is_unwrapped(program, func):
+            reported.add(call)
+            wrapped = ast.unparse(func.args[0])
+            message = f"the step calls what is inside of {wrapped}: the ranks average no gradient"
+            yield Mistake(call, message, _fix(program, call, wrapped))
         if (
             isinstance(func, ast.Attribute)
             and func.attr == "module"
@@ -33,6 +42,30 @@ def _find(program: Program) -> Iterator[Mistake]:
                 _fix(program, call, ast.unparse(func.value)),
             )
     yield from _find_raw(program, reported)
+    yield from _find_backwards(program)
+
+
+def _find_backwards(program: Program) -> Iterator[Mistake]:
+    """`loss.backward()` of what a DeepSpeed engine computes, or of an Accelerator that scales it."""
+    scales = program.mentions("fp16", "accumulate", "gradient_accumulation_steps")
+    if program.owner or any(program.values.kinds(s.receiver) & _DO_MORE for s in program.backwards):
+        return
+    for step in program.backwards:
+        made = calls_behind(program, [step.receiver]) if step.receiver is not None else ()
+        kinds = {next(iter(found)) for call in made if len(found := program.values.kinds(call.func)) == 1}
+        who = "engine" if "engine" in kinds else "accelerator" if scales and "prepared" in kinds else ""
+        if who and step.receiver is not None:
+            message = f"the {who} does not see this backward pass, and neither scales nor averages for it"
+            severity = Severity.NOTE if who == "engine" else None  # newer versions of DeepSpeed see it
+            fix = f"{who}.backward({ast.unparse(step.receiver)})"
+            yield Mistake(step.node, message, fix, severity=severity)
+            return
+
+
+def _is_unwrapped(program: Program, made: ast.Call) -> bool:
+    """Whether a call gives the model inside a wrapped one: `accelerator.unwrap_model(model)`."""
+    kinds = program.values.kinds(made)
+    return "inner" in kinds and kinds <= {"inner", "ddp"} and program.values.kinds(made.args[0]) <= _WRAPPED
 
 
 def _calls_wrapped(program: Program, step: Step) -> bool:
@@ -43,7 +76,7 @@ def _calls_wrapped(program: Program, step: Step) -> bool:
         if b.receiver is not None and isinstance(b.node, ast.Call) and _feeds(program, step.node, b.node)
         for other in calls_behind(program, [b.receiver, *b.node.args])
     ]
-    return any(program.values.kinds(other.func) & {"ddp", "engine"} for other in behind)
+    return any(program.values.kinds(other.func) & _WRAPPED for other in behind)
 
 
 def _find_raw(program: Program, reported: set[ast.AST]) -> Iterator[Mistake]:

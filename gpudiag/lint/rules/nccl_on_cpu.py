@@ -10,18 +10,11 @@ from gpudiag.lint.rule import Rule
 _MAKERS = frozenset(
     "torch.tensor torch.zeros torch.ones torch.empty torch.rand torch.randn torch.full torch.arange".split()
 )
-_ON_GPUS = (
-    "cuda",
-    "gpu\\w*",
-    "device_ids?",
-    "set_default_device",
-    "set_default_tensor_type",
-    "npu",
-    "xpu",
-    "hpu",
-    "musa",
-    "accelerator",
-    "init_device_mesh",
+_ON_GPUS = tuple(
+    r"""
+    cuda gpu\w* device_ids? set_default_device set_default_tensor_type npu xpu hpu musa
+    accelerator init_device_mesh
+    """.split()
 )
 _COLLECTIVES = {"all_reduce": 0, "broadcast": 0, "reduce": 0, "all_gather": 1, "gather": 0, "scatter": 0}
 

@@ -1,6 +1,7 @@
 """A training loader without a sampler: every rank reads all of the data."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
@@ -11,23 +12,26 @@ from gpudiag.lint.training import batch_sampler_of, loaders_of, sampler_of, trai
 from gpudiag.lint.values import RANKS
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text", "world_size", "world_size_text"}
+_SEEDERS = "torch.manual_seed torch.Generator random.seed numpy.random.seed torch.cuda.manual_seed".split()
 _BY_HAND = (
-    "split_dataset_by_node",
-    "webdataset",
-    "wds",
-    "get_worker_info",
-    "IterableDataset",
-    "nvidia.dali",
-    "shard",
-    "StatefulDataLoader",
-    "DistributedDataLoader",
+    "split_dataset_by_node webdataset wds nvidia.dali shard StatefulDataLoader DistributedDataLoader".split()
+)
+
+
+# What a class that shares its data among the ranks, or draws it, has in its text.
+_SHARES = re.compile(
+    r"rank|world|shard|replica|process|node|dist|rand|shuffle|seed|sampl|split_|_split|partition|queue|global"
+    r"|num_gpu|stream|super\(|stride|step|skip",
+    re.IGNORECASE,
 )
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.owner or program.uses_accelerate or program.uses_deepspeed or not _averages(program):
+    if program.owner or program.uses_deepspeed or program.mentions(*_BY_HAND) or _seeds_by_rank(program):
         return
-    if program.mentions(*_BY_HAND) or _seeds_by_rank(program):
+    if program.mentions("prepare_data_loader", "skip_first_batches", "device_specific"):
+        return
+    if not (_leaves_out_loaders(program) if program.uses_accelerate else _averages(program)):
         return
     reported: set[ast.AST] = set()
     for loader, loop, step in training_loaders(program):
@@ -49,6 +53,14 @@ def _find(program: Program) -> Iterator[Mistake]:
         if program.values.depends_on(loader, _BY_RANK):
             continue
         reported.add(loader)
+        if program.uses_accelerate:
+            message = "the training loader is not prepared: every process reads all of the data"
+            yield Mistake(loader, message, "", advice="give it to accelerator.prepare, with the model")
+            continue
+        if any(_is_iterable(program, value.node) for value in program.values.of(data)):
+            message = "every rank reads all of the data: an IterableDataset is not split by itself"
+            yield Mistake(loader, message, "", advice="take every world_size-th item, from the rank on")
+            continue
         shown = ast.unparse(data)
         if program.uses_horovod:
             sampler = f"DistributedSampler({shown}, num_replicas=hvd.size(), rank=hvd.rank())"
@@ -79,6 +91,16 @@ def _averages(program: Program) -> bool:
     """Whether the ranks train one model: it is wrapped in DDP, or Horovod's optimizer averages."""
     in_torch = program.ddp_steps and (program.opens_group or not program.script.whole)
     return bool(in_torch) or program.averages_by_horovod
+
+
+def _leaves_out_loaders(program: Program) -> bool:
+    """Whether the script gives Accelerate its model by name, and a loader nowhere."""
+    calls = [call for step in program.methods.get("prepare", []) if isinstance(call := step.node, ast.Call)]
+    given = [part for call in calls for part in call.args]
+    return bool(given) and not any(
+        isinstance(part, ast.Starred) or "loader" in program.values.kinds(part) or "load" in ast.unparse(part)
+        for part in given
+    )
 
 
 def _is_whole(program: Program, data: ast.expr) -> bool:
@@ -113,8 +135,16 @@ def _is_built(program: Program, loader: ast.Call, data: ast.expr) -> bool:
     )
 
 
+def _is_iterable(program: Program, owner: ast.AST | None) -> bool:
+    """Whether a class is an IterableDataset itself, and of no other base that could split it."""
+    bases = owner.bases if isinstance(owner, ast.ClassDef) else []
+    return [program.names.qualify(base) for base in bases] == ["torch.utils.data.IterableDataset"]
+
+
 def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:
-    return program.values.derives_from(owner, "torch.utils.data.IterableDataset") or any(
+    if program.values.derives_from(owner, "torch.utils.data.IterableDataset"):
+        return _SHARES.search(ast.unparse(owner)) is not None or not _is_iterable(program, owner)
+    return any(
         isinstance(node, ast.Name | ast.Attribute | ast.Call) and program.values.kinds(node) & _BY_RANK
         for node in ast.walk(owner)
         if isinstance(node, ast.expr)
@@ -123,13 +153,7 @@ def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:
 
 def _seeds_by_rank(program: Program) -> bool:
     """Whether each rank draws its own order."""
-    for name in (
-        "torch.manual_seed",
-        "torch.Generator",
-        "random.seed",
-        "numpy.random.seed",
-        "torch.cuda.manual_seed",
-    ):
+    for name in _SEEDERS:
         for step in program.calls(name):
             if program.values.depends_on(step.node if isinstance(step.node, ast.Call) else None, _BY_RANK):
                 return True

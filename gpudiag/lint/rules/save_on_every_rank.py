@@ -6,18 +6,13 @@ from collections.abc import Iterator
 from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
+from gpudiag.lint.training import runs_beside
 from gpudiag.lint.values import RANKS
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text"}
 _SHARDED = (
-    "fully_shard",
-    "FullyShardedDataParallel",
-    "FSDP",
-    "distribute_tensor",
-    "parallelize_module",
-    "checkpoint_wrapper",
-    "rpc",
-)
+    "fully_shard FullyShardedDataParallel FSDP distribute_tensor parallelize_module checkpoint_wrapper rpc"
+).split()
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -56,11 +51,9 @@ def _in_a_rank(program: Program, step: Step) -> bool:
     opened = program.opens_group
     if not opened:
         return step.where.entry is None
-    return any(
-        other.where.spawned == step.where.spawned
-        and (step.where.entry is None or other.where.entry is step.where.entry)
-        for other in opened
-    )
+    if step.where.entry is None:
+        return any(other.where.spawned == step.where.spawned for other in opened)
+    return runs_beside(program, step, opened)
 
 
 def _is_elsewhere(program: Program, path: ast.expr) -> bool:

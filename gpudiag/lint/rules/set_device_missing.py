@@ -10,14 +10,11 @@ from gpudiag.lint.trace import Step
 from gpudiag.lint.training import calls_behind
 from gpudiag.lint.vocabulary import INIT
 
-_CHOSEN_BY = (
-    "set_device",
-    "set_device_index",
-    "init_device_mesh",
-    "CUDA_VISIBLE_DEVICES",
-    "device_id",
-    "set_default_device",
-    "device_ids",
+_CHOSEN_BY = tuple(
+    """
+    set_device set_device_index init_device_mesh CUDA_VISIBLE_DEVICES device_id
+    set_default_device device_ids
+    """.split()
 )
 
 

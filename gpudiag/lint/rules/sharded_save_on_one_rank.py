@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpudiag.lint.corrections import moved, out_of
 from gpudiag.lint.program import Mistake, Program, argument
@@ -9,28 +10,23 @@ from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD
+from gpudiag.model.lint import Severity
 
-_STATES = (
-    "get_state_dict",
-    "get_model_state_dict",
-    "get_optimizer_state_dict",
-    "set_state_dict",
-    "set_model_state_dict",
-    "set_optimizer_state_dict",
-)
-_OF_FSDP1 = (
-    "summon_full_params",
-    "optim_state_dict",
-    "full_optim_state_dict",
-    "sharded_optim_state_dict",
-    "scatter_full_optim_state_dict",
-)
+_STATES = """
+    get_state_dict get_model_state_dict get_optimizer_state_dict
+    set_state_dict set_model_state_dict set_optimizer_state_dict
+    """.split()
+_OF_FSDP1 = """
+    summon_full_params optim_state_dict full_optim_state_dict sharded_optim_state_dict
+    scatter_full_optim_state_dict
+    """.split()
 _CHECKPOINT = (
     *(f"torch.distributed.checkpoint.{name}" for name in ("save", "async_save", "load")),
     *(f"torch.distributed.checkpoint.state_dict.{name}" for name in _STATES),
     *(f"{FSDP1}.{name}" for name in _OF_FSDP1),
     "deepspeed.zero.GatheredParameters",
 )
+_ACCELERATE = ("save_state", "load_state", "get_state_dict")
 _ENGINE = ("save_checkpoint", "load_checkpoint", "save_16bit_model", "backward", "step")
 
 
@@ -43,16 +39,23 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         reported.add(step.node)
         place = next((p for g in step.where.guards if (p := out_of(program, step.node, g)) is not None), None)
-        yield moved(
+        found = moved(
             program,
             step.node,
             f"{what} needs every rank, and only one calls it",
             place,
             "let every rank call it; only the writing of a file is for one",
         )
+        # Accelerate's configuration, which is no part of the script, decides whether the model is sharded.
+        is_shown = not what.startswith("accelerator.")
+        yield found if is_shown else replace(found, severity=Severity.NOTE)
 
 
 def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
+    for name in _ACCELERATE:
+        for step in program.methods.get(name, []):
+            if program.values.kinds(step.receiver) == {"accelerator"}:
+                yield f"accelerator.{name}", step
     for name in _ENGINE:
         for step in program.methods.get(name, []):
             if program.values.kinds(step.receiver) == {"engine"}:

@@ -10,6 +10,14 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.vocabulary import INIT, SPAWN
 
+_ADDRESSES = "MASTER_ADDR MASTER_PORT init_method store FileStore TCPStore environ putenv dotenv".split()
+_KNOWN = frozenset(
+    """
+    torch os argparse numpy random time torchvision tqdm sys math datetime logging json pathlib functools
+    collections typing
+    """.split()
+)
+
 
 def _find(program: Program) -> Iterator[Mistake]:
     seen = set()
@@ -125,17 +133,7 @@ def _is_unguarded(step: Step) -> bool:
 
 def _lacks_address(program: Program, step: Step) -> bool:
     """Whether the spawned function opens the group by the environment, and the whole file never sets it."""
-    if program.mentions(
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "init_method",
-        "store",
-        "FileStore",
-        "TCPStore",
-        "environ",
-        "putenv",
-        "dotenv",
-    ):
+    if program.mentions(*_ADDRESSES):
         return False
     opened = [
         o
@@ -157,25 +155,7 @@ def _is_foreign(program: Program, step: Step) -> bool:
     if not isinstance(step.node, ast.Call):
         return False
     name = program.names.qualify(step.node.func)
-    return name is not None and name.split(".")[0] not in (
-        "torch",
-        "os",
-        "argparse",
-        "numpy",
-        "random",
-        "time",
-        "torchvision",
-        "tqdm",
-        "sys",
-        "math",
-        "datetime",
-        "logging",
-        "json",
-        "pathlib",
-        "functools",
-        "collections",
-        "typing",
-    )
+    return name is not None and name.split(".")[0] not in _KNOWN
 
 
 RULE = Rule(

@@ -15,6 +15,7 @@ _STEPPED = {
     "scaler": "the scaler",
 }
 
+_SENDS = r"\w*(?:broadcast|sync_)\w*"
 _EXCHANGED = frozenset({"ddp", "fsdp1", "engine", "prepared", "scaler", "accelerator"})
 
 
@@ -22,7 +23,8 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or not (program.ddp_steps or program.opens_group or program.uses_horovod):
         return
     reported: set[ast.AST] = set()
-    for step in (*program.methods.get("step", []), *program.methods.get("backward", [])):
+    loads = program.methods.get("load_state_dict", []) if not program.mentions(_SENDS) else []
+    for step in (*program.methods.get("step", []), *program.methods.get("backward", []), *loads):
         call = step.node
         if (
             not isinstance(call, ast.Call)
@@ -40,6 +42,8 @@ def _find(program: Program) -> Iterator[Mistake]:
         what = (
             "the backward pass"
             if call.func.attr == "backward" and program.ddp_steps
+            else "the model"
+            if step in loads and _is_in_ddp(program, call.func.value)
             else _what(program, call.func.value)
         )
         others = [
@@ -60,12 +64,18 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         reported.add(call)
         message = (
-            f"{what} is stepped on one rank only"
+            f"{what} is {'loaded' if step in loads else 'stepped'} on one rank only"
             if what != "the backward pass"
             else "only one rank runs the backward pass"
         )
         place = next((p for g in step.where.guards if (p := out_of(program, call, g)) is not None), None)
         yield moved(program, call, message, place, "let every rank do it")
+
+
+def _is_in_ddp(program: Program, node: ast.expr) -> bool:
+    """Whether an expression is a model in DDP, or what is inside: DDP sends no parameters later."""
+    held = node.value if isinstance(node, ast.Attribute) and node.attr == "module" else node
+    return program.values.kinds(held) == {"ddp"}
 
 
 def _comes_from_a_wrapped_model(program: Program, call: ast.Call) -> bool:

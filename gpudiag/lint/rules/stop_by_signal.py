@@ -8,14 +8,11 @@ from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 
-_AGREES = (
-    "broadcast",
-    "broadcast_object_list",
-    "all_reduce",
-    "all_gather",
-    "all_gather_object",
-    "reduce_boolean_decision",
-    "all_gather_into_tensor",
+_AGREES = tuple(
+    """
+    broadcast broadcast_object_list all_reduce all_gather all_gather_object
+    reduce_boolean_decision all_gather_into_tensor
+    """.split()
 )
 
 

@@ -1,12 +1,14 @@
 """A tensor that is used while an asynchronous call still works on it."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import following
 
+_MODULES = re.compile(r"^_?(?:model|net|module|layers?|block|stage|encoder|decoder|forward)$")
 _READS = frozenset("sum mean item tolist cpu numpy clone add sub mul div max min argmax norm any all".split())
 _HARMLESS = frozenset({"requires_grad_", "record_stream_"})
 _WAITS = ("wait", "synchronize", "barrier", "sleep", "result", "is_completed")
@@ -62,12 +64,28 @@ def _touches(statement: ast.stmt, tensor: str, *, reads: bool) -> ast.AST | None
             if changes or (reads and node.attr in _READS):
                 return node
         if (
+            isinstance(node, ast.Call)
+            and reads
+            and tensor in map(ast.unparse, node.args)
+            and _is_a_layer(node)
+        ):
+            return node
+        if (
             reads
             and isinstance(node, ast.BinOp)
             and tensor in (ast.unparse(node.left), ast.unparse(node.right))
         ):
             return node
     return None
+
+
+def _is_a_layer(call: ast.Call) -> bool:
+    """Whether a call computes with what it is given, by its name: `self.block(x)`, `F.relu(x)`."""
+    name = ast.unparse(call.func)
+    return (
+        name.startswith(("F.", "torch.nn.functional."))
+        or _MODULES.search(name.rsplit(".", 1)[-1]) is not None
+    )
 
 
 RULE = Rule(

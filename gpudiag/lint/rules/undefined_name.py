@@ -14,18 +14,7 @@ from gpudiag.lint.training import owner_of_parameters
 from gpudiag.lint.vocabulary import CONVENTIONAL_NAMES, DDP_CLASSES
 
 _KNOWN = frozenset(
-    {
-        *dir(builtins),
-        "__file__",
-        "__name__",
-        "__doc__",
-        "__builtins__",
-        "get_ipython",
-        "display",
-        "exit",
-        "spark",
-        "dbutils",
-    }
+    (*dir(builtins), *"__file__ __name__ __doc__ __builtins__ get_ipython display exit spark dbutils".split())
 )
 
 

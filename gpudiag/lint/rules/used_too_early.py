@@ -84,10 +84,10 @@ def _find_group(program: Program) -> Iterator[Mistake]:
 
 def _find_again(program: Program) -> Iterator[Mistake]:
     """A group that is opened while it is open, and its address where it is set only then."""
-    opened = [s for s in program.opens_group if not s.where.spawned and _is_always(s)]
-    if not opened or program.owner or program.mentions(*_CLOSES):
+    opened = [s for s in program.opens_group if _is_always(s)]
+    if not opened or program.owner or (len(opened) > 1 and program.mentions(*_CLOSES)):
         return
-    for first, again in pairwise(opened):
+    for first, again in pairwise(s for s in opened if not s.where.spawned):
         if first.where.entry is again.where.entry:
             line = program.line_at(getattr(first.node, "lineno", 1)).number
             message = f"the process group is opened again, which is open since line {line}"
@@ -109,6 +109,8 @@ def _find_again(program: Program) -> Iterator[Mistake]:
 
 
 def _sets(program: Program, node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.Call):
+        return program.names.qualify(node.func) == "os.environ.setdefault" and is_constant(node.args[0], name)
     return isinstance(node, ast.Assign) and any(
         isinstance(target, ast.Subscript)
         and program.names.qualify(target.value) == "os.environ"

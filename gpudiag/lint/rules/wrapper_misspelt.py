@@ -15,85 +15,23 @@ from gpudiag.model.lint import Edit, Severity
 _CLASSES = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DistributedSampler")
 _FUNCTIONS = (
     *sorted(TORCH_COLLECTIVES),
-    "init_process_group",
-    "destroy_process_group",
-    "get_rank",
-    "get_world_size",
-    "is_initialized",
-    "is_available",
-    "is_nccl_available",
-    "is_gloo_available",
-    "is_mpi_available",
-    "send",
-    "recv",
-    "isend",
-    "irecv",
-    "get_backend",
-    "init_device_mesh",
-    "batch_isend_irecv",
-    "all_reduce_multigpu",
-    "broadcast_multigpu",
-    "reduce_multigpu",
-    "all_gather_multigpu",
-    "reduce_scatter_multigpu",
-    "ReduceOp",
-    "ProcessGroup",
-    "P2POp",
-    "Store",
-    "TCPStore",
-    "FileStore",
-    "HashStore",
-    "PrefixStore",
-    "DeviceMesh",
-    "Backend",
-    "GradBucket",
-    "reduce_op",
-    "group",
-    "GroupMember",
-    "new_subgroups",
-    "get_group_rank",
-    "get_global_rank",
-    "Reducer",
-    "Logger",
-    "is_torchelastic_launched",
-    "get_process_group_ranks",
-    "get_node_local_rank",
-    "split_group",
-    "launch",
-    "nn",
-    "rpc",
-    "optim",
-    "utils",
-    "run",
-    "elastic",
-    "fsdp",
-    "tensor",
-    "checkpoint",
-    "algorithms",
-    "autograd",
-    "pipelining",
-    "constants",
-    "rendezvous",
-    "distributed_c10d",
-    "device_mesh",
-    "c10d_logger",
-    "remote_device",
-    "launcher",
-    "argparse_util",
-    "logging_handlers",
+    *"""
+    init_process_group destroy_process_group get_rank get_world_size is_initialized is_available
+    is_nccl_available is_gloo_available is_mpi_available send recv isend irecv get_backend
+    init_device_mesh batch_isend_irecv all_reduce_multigpu broadcast_multigpu reduce_multigpu
+    all_gather_multigpu reduce_scatter_multigpu ReduceOp ProcessGroup P2POp Store TCPStore FileStore
+    HashStore PrefixStore DeviceMesh Backend GradBucket reduce_op group GroupMember new_subgroups
+    get_group_rank get_global_rank Reducer Logger is_torchelastic_launched get_process_group_ranks
+    get_node_local_rank split_group launch nn rpc optim utils run elastic fsdp tensor checkpoint
+    algorithms autograd pipelining constants rendezvous distributed_c10d device_mesh c10d_logger
+    remote_device launcher argparse_util logging_handlers
+    """.split(),
 )
-_PARALLEL = (
-    "DistributedDataParallel",
-    "DataParallel",
-    "DistributedDataParallelCPU",
-    "parallel_apply",
-    "replicate",
-    "data_parallel",
-    "scatter",
-    "gather",
-    "distributed",
-    "comm",
-    "scatter_gather",
+_PARALLEL = tuple(
+    """
+    DistributedDataParallel DataParallel DistributedDataParallelCPU parallel_apply replicate
+    data_parallel scatter gather distributed comm scatter_gather
+    """.split()
 )
 _MEMBERS = {
     "torch.nn.parallel": _PARALLEL,

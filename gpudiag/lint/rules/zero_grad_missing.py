@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import behind
-from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import is_optimizer, repeats
 
@@ -26,7 +26,10 @@ def _find(program: Program) -> Iterator[Mistake]:
     reported = set()
     for step in program.methods.get("step", []):
         call = step.node
-        if step.receiver is None or call in reported or not is_optimizer(program, step.receiver):
+        stepped = step.receiver
+        if "scaler" in program.values.kinds(stepped):
+            stepped = argument(call, 0, "optimizer")
+        if stepped is None or call in reported or not is_optimizer(program, stepped):
             continue
         loops = [loop for loop in step.where.loops if repeats(program, loop)]
         backward = [
@@ -34,7 +37,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         ]
         if loops and backward:
             reported.add(call)
-            name = ast.unparse(step.receiver)
+            name = ast.unparse(stepped)
             yield Mistake(
                 call,
                 "zero_grad is never called: each step adds its gradients to those of all earlier steps",
