@@ -127,7 +127,8 @@ def write_job(store: str, run: Run, report: str | None, deadline_seconds: float 
         return f"the history was not written: {error.message if isinstance(error, GpudiagError) else error}"
     finally:
         os.close(job)
-    return "" if ("stored",) in child.messages else _failure(child, "written")
+    stored = any(kind == "stored" for kind, *_ in child.messages)
+    return "" if stored else _failure(child, "written")
 
 
 def read_history(store: str, machine: str, deadline_seconds: float = READ_SECONDS) -> History:
