@@ -1,6 +1,6 @@
 // A job of `gpudiag run` after its end: what ended it, where each rank was last, and when it stood still.
 
-import { DASH, dateClock, duration, plural, significant } from "../format";
+import { DASH, dateClock, duration, plural, preciseDuration } from "../format";
 import type { RankRecord, SignalSeen, StepTime, WithMissing } from "../model";
 import { Reading } from "../parts/reading";
 import { Status } from "../parts/status";
@@ -65,7 +65,7 @@ const ENDS: Record<RankRecord["end"], [state: string, words: string]> = {
 
 function RankRow({ one }: { one: RankRecord }) {
   const [state, words] = ENDS[one.end];
-  const how = one.signal ? `${words} by ${one.signal}` : one.exit_code ? `${words}, exit code ${one.exit_code}` : words;
+  const how = one.end === "killed" && one.signal ? `${words} by ${one.signal}` : one.end === "failed" && one.exit_code ? `${words}, exit code ${one.exit_code}` : words;
   const place = one.error_place ?? one.last_place;
   return (
     <tr>
@@ -74,7 +74,7 @@ function RankRow({ one }: { one: RankRecord }) {
       <td>{one.ended ? dateClock(one.ended) : DASH}</td>
       <td class="wide">
         {one.last_wait ? `waited for others in ${one.last_wait}` : place ?? DASH}
-        {one.still_seconds !== null && one.still_seconds >= 1 && ` (still for ${one.still_seconds < 60 ? `${significant(one.still_seconds)} s` : duration(one.still_seconds)})`}
+        {one.still_seconds !== null && one.still_seconds >= 1 && ` (still for ${preciseDuration(one.still_seconds)})`}
       </td>
       <td class="wide">{one.error ?? DASH}</td>
     </tr>
