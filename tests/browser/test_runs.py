@@ -118,7 +118,7 @@ def test_a_failed_run_shows_its_finding_with_evidence(served: tuple[WatchedPage,
     watched.open("runs/bad")
     finding = watched.page.locator("article.finding")
     finding.wait_for()
-    for word in ("rank 2 was killed by SIGKILL", "What to do", "SIGKILL", "rank.died", "for job to act"):
+    for word in ("h100-1: rank 2 was killed by SIGKILL", "What to do", "SIGKILL", "rank.died", "for job to act"):
         assert word in finding.inner_text()
 
 

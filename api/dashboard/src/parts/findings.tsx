@@ -62,7 +62,7 @@ function Item({ joined, compact }: { joined: JoinedFinding; compact: boolean }) 
     <article class={`finding ${finding.outcome}`}>
       <p class="what">
         <Status state={finding.outcome} />
-        <span>{!message.includes(subject) && <b class="subject">{subject} </b>}<Prose text={message} /></span>
+        <span><Lead subject={subject} message={message} /><Prose text={message} /></span>
       </p>
       <p class="remedy"><span class="do">What to do</span> <Prose text={remedy} /></p>
       {!compact && (count > 1 ? <Facts>{joined.facts.map((fact) => <li key={fact}>{degrees(fact)}</li>)}</Facts> : <EvidenceList evidence={finding.evidence} />)}
@@ -73,6 +73,13 @@ function Item({ joined, compact }: { joined: JoinedFinding; compact: boolean }) 
       </p>
     </article>
   );
+}
+
+// What the sentence does not name itself: of "rank 1 on a1", before "rank 1 failed first", the host alone.
+function Lead({ subject, message }: { subject: string; message: string }) {
+  if (message.includes(subject)) return null;
+  const [part = "", host] = subject.split(" on ");
+  return <b class="subject">{host && message.includes(part) ? `${host}:` : subject} </b>;
 }
 
 const Facts = ({ children }: { children: ComponentChildren[] }) => (children.length ? <ul class="evidence" aria-label="Evidence">{children}</ul> : null);
