@@ -118,7 +118,13 @@ def test_a_failed_run_shows_its_finding_with_evidence(served: tuple[WatchedPage,
     watched.open("runs/bad")
     finding = watched.page.locator("article.finding")
     finding.wait_for()
-    for word in ("h100-1: rank 2 was killed by SIGKILL", "What to do", "SIGKILL", "rank.died", "for job to act"):
+    for word in (
+        "h100-1: rank 2 was killed by SIGKILL",
+        "What to do",
+        "SIGKILL",
+        "rank.died",
+        "for job to act",
+    ):
         assert word in finding.inner_text()
 
 
@@ -136,7 +142,13 @@ def test_an_ended_job_of_gpudiag_run_shows_what_each_rank_did_last(
     assert "killed by SIGTERM" in rows.first.inner_text()
     assert "first to fail" in rows.first.inner_text()
     text = watched.page.locator("main").inner_text()
-    for word in ("rank 0 stood still", "What to do", "exit status 1", "a step took 500 ms", "SIGTERM at 2026-"):
+    for word in (
+        "rank 0 stood still",
+        "What to do",
+        "exit status 1",
+        "a step took 500 ms",
+        "SIGTERM at 2026-",
+    ):
         assert word in text
     assert "it did not continue" in text
     assert "gpudiag run -- torchrun train.py" in text

@@ -67,7 +67,9 @@ def test_a_run_that_was_asked_to_end(
     assert (ended.state, ended.reason) == (state, words)
 
 
-def test_what_others_stored_takes_its_place_and_is_shown_if_it_ended_while_people_look(tmp_path: Path) -> None:
+def test_what_others_stored_takes_its_place_and_is_shown_if_it_ended_while_people_look(
+    tmp_path: Path,
+) -> None:
     shown: list[Any] = []
     manager = RunManager(Watch(), shown.append, tmp_path, None, ("nccl-test",))  # type: ignore[arg-type]
     now = datetime.now(UTC)

@@ -66,16 +66,15 @@ const ENDS: Record<RankRecord["end"], [state: string, words: string]> = {
 function RankRow({ one }: { one: RankRecord }) {
   const [state, words] = ENDS[one.end];
   const how = one.end === "killed" && one.signal ? `${words} by ${one.signal}` : one.end === "failed" && one.exit_code ? `${words}, exit code ${one.exit_code}` : words;
-  const place = one.error_place ?? one.last_place;
+  // Where it raised is newer than the last glance at it.
+  const seen = one.last_wait ? `waited for others in ${one.last_wait}` : one.last_place ?? DASH;
+  const still = one.still_seconds !== null && one.still_seconds >= 1 ? ` (still for ${preciseDuration(one.still_seconds)})` : "";
   return (
     <tr>
       <th scope="row" class="number"><Reading of={one} field="rank">{one.rank}</Reading>{one.attempt > 1 && <small> start {one.attempt}</small>}</th>
       <td><Status state={state} text={how} />{one.order === 1 && <small> first to fail</small>}</td>
       <td>{one.ended ? dateClock(one.ended) : DASH}</td>
-      <td class="wide">
-        {one.last_wait ? `waited for others in ${one.last_wait}` : place ?? DASH}
-        {one.still_seconds !== null && one.still_seconds >= 1 && ` (still for ${preciseDuration(one.still_seconds)})`}
-      </td>
+      <td class="wide">{one.error_place ?? seen + still}</td>
       <td class="wide">{one.error ?? DASH}</td>
     </tr>
   );
