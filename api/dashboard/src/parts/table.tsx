@@ -17,7 +17,7 @@ interface TableProps {
   hideCaption?: boolean;
 }
 
-// In a card each value names its column; the roles say that it is a table's all the same.
+// In a card each value names its column; by its roles it is a table all the same.
 function nameCells(body: HTMLTableSectionElement, names: string[]): void {
   for (const row of body.rows) {
     row.role = "row";

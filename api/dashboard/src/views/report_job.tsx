@@ -6,7 +6,7 @@ import { Reading } from "../parts/reading";
 import { Status } from "../parts/status";
 import { Table } from "../parts/table";
 
-export const JOB = "run"; // the kind: somebody's own job, which the service neither starts nor hears
+export const JOB = "run"; // the kind: somebody's own job, which the service does not start
 
 export interface JobDocument extends WithMissing {
   host: string;
