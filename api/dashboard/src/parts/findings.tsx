@@ -1,7 +1,7 @@
 // Findings, worst first: what is wrong with what, how that is known, and what to do; what several GPUs share, once.
 
 import type { ComponentChildren } from "preact";
-import { DASH, dateClock, degrees, preciseDuration, size, words } from "../format";
+import { DASH, dateClock, preciseDuration, size, words } from "../format";
 import { useLoaded } from "../load";
 import type { Evidence, Finding, Findings, JoinedFinding, Live, Subject } from "../model";
 import { link } from "../route";
@@ -65,7 +65,7 @@ function Item({ joined, compact }: { joined: JoinedFinding; compact: boolean }) 
         <span><Lead subject={subject} message={message} /><Prose text={message} /></span>
       </p>
       <p class="remedy"><span class="do">What to do</span> <Prose text={remedy} /></p>
-      {!compact && (count > 1 ? <Facts>{joined.facts.map((fact) => <li key={fact}>{degrees(fact)}</li>)}</Facts> : <EvidenceList evidence={finding.evidence} />)}
+      {!compact && (count > 1 ? <Facts>{joined.facts.map((fact) => <li key={fact}><Prose text={fact} /></li>)}</Facts> : <EvidenceList evidence={finding.evidence} />)}
       <p class="about">
         <a href={link("explain", finding.code)}>{finding.code}</a>
         <span>for {finding.owner} to act</span>
@@ -89,8 +89,8 @@ function EvidenceList({ evidence }: { evidence: Evidence[] }) {
     <Facts>
       {evidence.map((fact) => (
         <li key={fact.name}>
-          <span>{words(fact.name.replace(UNIT_IN_NAME, ""))}</span> <b>{amount(fact.value, fact.unit)}</b>
-          {fact.limit !== null && <span> (limit {amount(fact.limit, fact.unit)})</span>}
+          <span>{words(fact.name.replace(UNIT_IN_NAME, ""))}</span> <b><Prose text={amount(fact.value, fact.unit)} /></b>
+          {fact.limit !== null && <span> (limit <Prose text={amount(fact.limit, fact.unit)} />)</span>}
           {fact.source && <span class="source"> {fact.source}</span>}
         </li>
       ))}
@@ -104,7 +104,7 @@ const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d/;
 function amount(value: unknown, unit: string | null): string {
   if (typeof value === "number" && unit === "B") return size(value);
   if (typeof value === "number" && unit === "s") return preciseDuration(value);
-  return degrees(unit ? `${valueText(value)} ${unit}` : valueText(value));
+  return unit ? `${valueText(value)} ${unit}` : valueText(value);
 }
 
 function valueText(value: unknown): string {
