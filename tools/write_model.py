@@ -12,6 +12,7 @@ from gpudiag.model.codec import type_hints, written_fields
 from gpudiag.model.comparison import Comparison
 from gpudiag.model.evidence import Scalar, Subject
 from gpudiag.model.hub import HubDocument, HubEvents
+from gpudiag.model.job_run import RankRecord, SignalSeen, StepTime
 from gpudiag.model.reading import Missing
 from gpudiag.model.run import PlanValue, Run, RunEvents
 from gpudiag.model.service import Findings, Live, Processes, Series, Session
@@ -22,7 +23,7 @@ SCRIPT = Path(__file__).parents[1] / "api" / "dashboard" / "src" / "model.ts"
 # The documents that the page reads; what they are made of follows.
 _DOCUMENTS: tuple[Any, ...] = (
     *(Live, Findings, Session, Series, Processes, Topology, Run, RunEvents, Comparison),
-    *(HubDocument, HubEvents),
+    *(HubDocument, HubEvents, RankRecord, SignalSeen, StepTime),
 )
 _UNIONS: dict[Any, str] = {Scalar: "Scalar", Subject: "Subject", PlanValue: "PlanValue"}
 _PLAIN: dict[Any, str] = {

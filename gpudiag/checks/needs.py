@@ -65,7 +65,10 @@ def _not_remembered(what: str, missing: Missing) -> Judgement:
 
 
 def _measured(measured: object, nothing: str, failed: str) -> Judgement | None:
-    """None where it was measured; SKIP if nobody asked, or nothing can; else ERROR."""
+    """None where it was measured; SKIP if nobody asked, or nothing can; else ERROR.
+
+    The cause alone is the reason: what keeps several measurements from starting (no torch) is printed once.
+    """
     if not isinstance(measured, Missing):
         return None
     what = measured.detail or nothing
@@ -73,7 +76,7 @@ def _measured(measured: object, nothing: str, failed: str) -> Judgement | None:
         return Judgement(
             Outcome.SKIP, reason=what, missing_reason=measured.reason if measured.detail else None
         )
-    return could_not_look(f"{failed}: {explain_missing(measured)}")
+    return could_not_look(measured.detail or f"{failed}: {explain_missing(measured)}")
 
 
 def _history(context: Context) -> Judgement | None:

@@ -8,6 +8,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.completion import Word
+from gpudiag.cli.options import store_option
 from gpudiag.errors import UsageError
 
 _ON_STALL = ("report", "kill")
@@ -29,6 +30,7 @@ class _CommandBehindSeparator(click.Command):
         if _SEPARATOR in args:
             place = args.index(_SEPARATOR)
             ctx.meta["gpudiag.job"] = tuple(args[place + 1 :])
+            ctx.meta["gpudiag.flags"] = tuple(args[:place])
             return super().parse_args(ctx, args[:place])
         ctx.ignore_unknown_options = True  # they are the other command's, and `--` is what is missing
         return super().parse_args(ctx, args)
@@ -65,6 +67,7 @@ class _CommandBehindSeparator(click.Command):
         " TORCH_NCCL_NAN_CHECK, which costs a kernel for each."
     ),
 )
+@store_option
 @click.option("--quiet", is_flag=True, help="Print nothing about a job that ends well, or has no ranks.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
 @click.pass_context
@@ -74,6 +77,7 @@ def run(
     on_stall: str,
     verdict: str | None,
     nan_check: bool,
+    store: str | None,
     quiet: bool,
     words: tuple[str, ...],
 ) -> int:
@@ -88,6 +92,7 @@ def run(
     from gpudiag.checks.job.stall_rule import parse_stall_rule
     from gpudiag.runs.job_run.process import exit_as
     from gpudiag.runs.job_run.recipe import RunPlan, run_job
+    from gpudiag.store.state_folder import default_store
 
     command = _command(context, words)
     plan = RunPlan(
@@ -96,6 +101,9 @@ def run(
         rule=parse_stall_rule(stall_after),
         kill_on_stall=on_stall == "kill",
         nan_check=nan_check,
+        store=store or default_store(),
+        flags=context.meta["gpudiag.flags"],
+        quiet=quiet,
     )
     return exit_as(run_job(plan, _Printer(quiet=quiet, kills=plan.kill_on_stall)).wait_status)
 

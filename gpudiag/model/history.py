@@ -68,7 +68,7 @@ class StoredRun:
     """One run in the store."""
 
     id: int
-    kind: str  # preflight or nccl-test
+    kind: str  # preflight, nccl-test, bandwidth or run
     at: datetime
     outcome: str
     simulated: str | None = None

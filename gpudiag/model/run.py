@@ -1,4 +1,4 @@
-"""A run: the events it writes as it goes on, a line of `--events` each; and one that the service started."""
+"""A run: the events it writes as it goes on, a line of `--events` each; and one that a service shows."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -64,7 +64,7 @@ class RunEvent:
     ranks: tuple[RankStanding, ...] = ()
 
 
-# --- a run of the service
+# --- a run that a service shows
 
 PlanValue = Union[str, int, float, bool, tuple[str, ...], None]  # noqa: UP007 - used at run time
 
@@ -86,7 +86,7 @@ ENDED = (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.LOST)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`gpudiag.run/1`: one run.
+    """`gpudiag.run/1`: one run that the service started, or the ended job of a `gpudiag run` (kind `run`).
 
     `gpus` are the UUIDs that it may use, empty for all or none; `lock` is what no other run may hold
     during the run: UUIDs, or `host` for a run without GPUs.
@@ -101,13 +101,13 @@ class Run:
     gpus: tuple[str, ...]
     lock: tuple[str, ...]
     command: str
-    deadline_seconds: float
+    deadline_seconds: float | None  # None: a job of `gpudiag run`, which may take as long as it wants
     requested_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
     outcome: str | None = None  # pass, warn or fail
     exit_status: int | None = None
-    reason: str | None = None
+    reason: str | None = None  # why there is no outcome; of a job the verdict's sentence
     stage: str | None = None
     done: int = 0
     planned: int = 0

@@ -11,8 +11,8 @@ _GOES_ON = "the job continues"
 _KILLS = "it is ended now: SIGTERM, and SIGKILL 30 s later (--on-stall kill)"
 
 
-def render_job_run(run: JobRun, path: str, style: Style = PLAIN) -> str:
-    """How the job went, and where the verdict is (`path`, empty if unwritten); two lines for a good one."""
+def render_job_run(run: JobRun, path: str = "", style: Style = PLAIN) -> str:
+    """How the job went, and where the verdict is (`path`, empty if unknown); two lines for a good one."""
     lines = [*_paragraph(f"{run.outcome.value.upper()} {run.headline}")]
     first, *others = run.findings or (None,)
     if first is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpudiag.model.codec import dump_document, to_document
 from gpudiag.model.job import HangReport
+from gpudiag.model.job_run import JobRun
 from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.training import TrainingReport
 
@@ -46,6 +47,7 @@ _DOCUMENT = "gpudiag.model.codec:dumps"
 _PLACES_OF: dict[type, dict[str, str]] = {
     Report: _PLACES,
     CollectiveReport: {"text": "gpudiag.render.collective_text:render_collective", "json": _DOCUMENT},
+    JobRun: {"text": "gpudiag.render.job_run_text:render_job_run", "json": _DOCUMENT},
     HangReport: {"text": "gpudiag.render.hang_text:render_hang", "json": _DOCUMENT},
     TrainingReport: {
         "text": "gpudiag.render.training_text:render_training",

@@ -3,6 +3,7 @@
 Text from outside goes through `one_line`; each format escapes what is special to it.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -35,7 +36,8 @@ from gpudiag.units import format_seconds, format_size, significant
 _RULED_OUT = "ruled_out"
 _STACK = "stack"  # left out: `stuck_at` has the line that matters
 # The amount names the unit: `size 64 KiB` and not `size bytes 64 KiB`.
-_UNITS_IN_NAMES = (" bytes", " seconds")
+_UNITS_IN_NAMES = (" bytes", " seconds", " celsius", " watts", " percent", " mhz")
+_TIME = re.compile(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:\+00:00|Z)$")
 # The name is left out where the source already gives it.
 _OTHER_NAMES = {"stderr": "standard error"}
 
@@ -53,7 +55,7 @@ _THROWN, _FRAME = "what():", "frame #"
 def describe_name(fact: Evidence) -> str:
     """What the fact is about: `recovery action`."""
     name = fact.name.replace("_", " ")
-    for unit in _UNITS_IN_NAMES if fact.unit in ("B", "s") else ():
+    for unit in _UNITS_IN_NAMES if fact.unit else ():
         name = name.removesuffix(unit)
     return name
 
@@ -63,7 +65,7 @@ def describe_amount(value: Scalar, unit: str | None) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return f"{value} {unit}" if unit else value
+        return f"{value} {unit}" if unit else _TIME.sub(r"\1 \2 UTC", value)
     if unit == "s" and isfinite(value):
         return format_seconds(value)
     if unit == "B" and isfinite(value):

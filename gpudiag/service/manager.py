@@ -90,6 +90,7 @@ class RunManager:
         self._list = RunList()
         self.findings = RunFindings()
         self._closing = False
+        self._began = datetime.now(UTC)
 
     @property
     def warning(self) -> str:
@@ -101,7 +102,7 @@ class RunManager:
         self._memory.load()
         while True:
             if self._memory.loaded is not None:
-                self._add_earlier(self._memory.loaded)
+                self._add_stored(self._memory.loaded)
                 self._memory.loaded = None
             while self._memory.looked:
                 self.findings.add(self._memory.looked.popleft())
@@ -226,7 +227,7 @@ class RunManager:
 
     async def report(self, identity: str) -> bytes | None:
         """The run's document; None if it wrote none. Raises RunNotFoundError: there is no such run."""
-        return await self._memory.read(self._list.find(identity).run, "report.json")
+        return await self._memory.read_report(self._list.find(identity).run)
 
     def _make(self, request: RunRequest, kind: RunKind, plan: Plan, lock: tuple[str, ...]) -> RunEntry:
         now = datetime.now(UTC)
@@ -302,9 +303,10 @@ class RunManager:
     def _look_at(self, entry: RunEntry, process: RunProcess) -> None:
         status = process.exit_status()
         if status is None:
-            late = monotonic() - entry.began > entry.run.deadline_seconds
+            limit = entry.run.deadline_seconds
+            late = limit is not None and monotonic() - entry.began > limit
             if late and entry.run.state is RunState.RUNNING:
-                reason = f"it took longer than {entry.run.deadline_seconds:.0f} s"
+                reason = f"it took longer than {limit:.0f} s"
                 entry.ends_as = RunState.FAILED
                 entry.run = replace(entry.run, state=RunState.CANCELLING, reason=reason)
                 process.ask_to_end()
@@ -352,7 +354,10 @@ class RunManager:
             self._memory.save_log(run, entry.log)
         if has_report and state is RunState.SUCCEEDED:
             self._memory.read_findings(run)
-        words = outcome or state.value
+        self._note_end(run)
+
+    def _note_end(self, run: Run) -> None:
+        words = run.outcome or run.state.value
         self._watch.note_run(
             f"run {run.id} ended: {words}", "fail" if words in ("fail", "failed") else "pass"
         )
@@ -362,18 +367,24 @@ class RunManager:
         self._publish(self._list.show(entry))
         self._memory.save(run)
 
-    def _add_earlier(self, loaded: list[tuple[Run, str]]) -> None:
-        """Add the runs of earlier services; one that was running when its service died is LOST."""
+    def _add_stored(self, loaded: list[tuple[Run, str]]) -> None:
+        """Add what others stored: runs of earlier services, LOST where one ended during them, and jobs."""
         earlier = [
             RunEntry(run, folder=self._memory.folder_of(run))
             for run, service in loaded[-KEPT_RUNS:]
             # Another live service on this machine may own a run that has not ended.
-            if run.state in ENDED or not is_service_alive(service)
+            if run.id not in self._list and (run.state in ENDED or not is_service_alive(service))
         ]
-        self._list.put_before(earlier)
+        self._list.put_among(earlier)
+        for old in self._list.forget_beyond(KEPT_RUNS):
+            self._memory.forget(old)
         for entry in earlier[-_READ_AGAIN:]:
             if entry.run.has_report and entry.run.state is RunState.SUCCEEDED:
                 self._memory.read_findings(entry.run)
+        for run in (one.run for one in earlier):
+            if run.ended_at is not None and run.ended_at >= self._began:  # while people look
+                self._publish(run)
+                self._note_end(run)
         lost = [entry for entry in earlier if not entry.has_ended]
         for entry in lost:
             waited = entry.run.state is RunState.QUEUED

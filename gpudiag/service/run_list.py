@@ -36,7 +36,11 @@ _ROOM_BYTES = 1 << 20  # a preflight of 16 GPUs writes a third of it
 _SECONDS = 3.0  # for an answer of the disk, or the machine's first picture
 _FOLDER_SECONDS = 1.0  # for a folder; all requests wait until then
 _FORGOTTEN = "runs are not remembered"
-_AGAIN_SECONDS = 5.0  # between two tries to write what a full disk has refused
+_AGAIN_SECONDS = (
+    5.0  # between two tries to write what a full disk has refused, and two looks for runs of others
+)
+_SERVER_SECONDS = 600.0  # between two looks where no file shows whether the store has changed
+_STORE_SECONDS = 10.0  # for a document of the store, whose process may have to be started first
 
 
 def read_file(path: Path) -> bytes | None:
@@ -109,6 +113,9 @@ class RunMemory:
         self._disk = DiskThread(_FORGOTTEN, self._warn)
         self._unwritten: dict[tuple[str, str], Callable[[], None]] = {}  # the newest of each run
         self._tried_at = monotonic()
+        self._looked_at = monotonic()
+        self._loaded_stamp: object = None  # of the store, as its runs were read last
+        self._loaded_at = 0.0
 
     @property
     def warning(self) -> str:
@@ -176,9 +183,13 @@ class RunMemory:
             self.looked.append(looked)
 
     def keep_house(self) -> None:
-        """Retry what could not be written; call this about every second."""
-        if self._unwritten and monotonic() - self._tried_at > _AGAIN_SECONDS:
-            self._try_to_write()
+        """Retry what could not be written, and read what others stored; call this about every second."""
+        if self._unwritten:
+            if monotonic() - self._tried_at > _AGAIN_SECONDS:
+                self._try_to_write()
+        elif self._store is not None and monotonic() - self._looked_at > _AGAIN_SECONDS:
+            self._looked_at = monotonic()
+            self._disk.do(self._load)
 
     def forget(self, run: Run) -> None:
         """Have the run's files removed."""
@@ -199,6 +210,21 @@ class RunMemory:
             return await within(_SECONDS, asyncio.to_thread(read_file, path))
         except asyncio.TimeoutError as error:
             raise StoreError(f"{path} cannot be read: the disk does not answer") from error
+
+    async def read_report(self, run: Run) -> bytes | None:
+        """The run's document: of its folder, or of the store, where a command has left it; None without one.
+
+        Raises:
+            StoreError: disk or store do not answer.
+        """
+        text = await self.read(run, "report.json")
+        if text is not None or self._store is None or not run.has_report:
+            return text
+        try:
+            stored = await within(_STORE_SECONDS, asyncio.to_thread(self._store.read_report, run.id))
+        except asyncio.TimeoutError as error:
+            raise StoreError("the run's document cannot be read: the history gives no answer") from error
+        return None if stored is None else stored.encode()
 
     def finish(self) -> None:
         """Wait until all is written, but no longer than a working disk takes."""
@@ -226,12 +252,20 @@ class RunMemory:
         return os.uname().nodename if snapshot is None else machine_key(snapshot)
 
     def _load(self) -> None:
-        """In the disk's thread: the first picture shows whether the machine is simulated."""
+        """In the disk's thread; the first picture shows whether the machine is simulated."""
+        store = self._store
+        if store is None:
+            return
+        stamp = store.stamp()
+        if self._loaded_at and (
+            monotonic() - self._loaded_at < _SERVER_SECONDS if stamp is None else stamp == self._loaded_stamp
+        ):
+            return
         until = monotonic() + _SECONDS
         while self._snapshot() is None and monotonic() < until:
             sleep(0.05)
-        if self._store is not None:
-            self.loaded = self._store.load_runs(self._machine())
+        self.loaded = store.load_runs(self._machine())
+        self._loaded_stamp, self._loaded_at = stamp, monotonic()
 
     def _warn(self, words: str) -> None:
         self._warning = words
@@ -280,11 +314,14 @@ class RunList:
         """Add the newest entry."""
         self._entries[entry.run.id] = entry
 
-    def put_before(self, earlier: Iterable[RunEntry]) -> None:
-        """Add the entries of earlier services; those already known stay."""
-        entries = OrderedDict((entry.run.id, entry) for entry in earlier)
-        entries.update(self._entries)
-        self._entries = entries
+    def put_among(self, earlier: Iterable[RunEntry]) -> None:
+        """Add entries that others have stored, by when they were requested."""
+        entries = {entry.run.id: entry for entry in earlier} | self._entries
+        self._entries = OrderedDict(sorted(entries.items(), key=lambda one: one[1].run.requested_at))
+
+    def __contains__(self, identity: str) -> bool:
+        """Whether the run of that id is known."""
+        return identity in self._entries
 
     def find(self, identity: str) -> RunEntry:
         """The entry of that run. Raises RunNotFoundError: there is none."""

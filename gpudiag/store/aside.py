@@ -68,6 +68,11 @@ class StoreAside:
         """Insert or update one run."""
         self._ask("save_run", machine=machine, service=service, run=encode(run))
 
+    def read_report(self, identity: str) -> str | None:
+        """The document that was stored with that run; None where there is none."""
+        text = self._ask("read_report", identity=identity)
+        return None if text is None else str(text)
+
     def reap(self) -> None:
         """Let the process go that has ended by itself; call it now and then."""
         program = self._program
@@ -205,11 +210,18 @@ def _save_run(asked: dict[str, Any]) -> None:
     RunRecords(asked["store"]).save(asked["machine"], asked["service"], decode(Run, asked["run"]))
 
 
+def _read_report(asked: dict[str, Any]) -> str | None:
+    from gpudiag.store.service_runs import RunRecords
+
+    return RunRecords(asked["store"]).read_report(asked["identity"])
+
+
 _ASKED = {
     "read_good": _read_good,
     "read_history": _read_history,
     "load_runs": _load_runs,
     "save_run": _save_run,
+    "read_report": _read_report,
 }
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The store may hang or be full; what goes wrong is one line for the user.
 """
 
 import json
+import os
 import select
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -19,9 +20,12 @@ from gpudiag.model.finding import WORST_FIRST
 from gpudiag.model.history import History, Sample
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.run import Run
 from gpudiag.probe.given_time import deadline_for
-from gpudiag.probe.guard import GuardedChild
+from gpudiag.probe.guard import GuardedChild, collect, start_guarded
+from gpudiag.probe.start import SIMULATED
 from gpudiag.store.history_child import StartedHistory
+from gpudiag.store.state_folder import own_machine_key
 
 READ_SECONDS = 1.5
 WRITE_SECONDS = 2.0
@@ -104,6 +108,27 @@ class RunFacts:
             "good": self.good,
             "kernel_events": [encode(event) for event in _xids(snapshot)],
         }
+
+
+def write_job(store: str, run: Run, report: str | None, deadline_seconds: float = WRITE_SECONDS) -> str:
+    """Store an ended `gpudiag run` with its document; a warning in one line, empty if it was stored."""
+    job = os.memfd_create("gpudiag-job")
+    try:
+        with open(job, "wb", closefd=False) as file:
+            file.write(json.dumps({"run": encode(run), "report": report}).encode())
+        # By its path: a guarded child keeps no descriptor of ours.
+        place = f"/proc/{os.getpid()}/fd/{job}"
+        simulated = os.environ.get(SIMULATED)
+        child = start_guarded(
+            "gpudiag.store.history_child:keep_job", store, own_machine_key(), simulated, place
+        )
+        collect([(child, deadline_for(child, deadline_seconds))])
+    except (OSError, GpudiagError) as error:
+        return f"the history was not written: {error.message if isinstance(error, GpudiagError) else error}"
+    finally:
+        os.close(job)
+    stored = any(kind == "stored" for kind, *_ in child.messages)
+    return "" if stored else _failure(child, "written")
 
 
 def read_history(store: str, machine: str, deadline_seconds: float = READ_SECONDS) -> History:

@@ -58,6 +58,31 @@ def keep_history(emit: Any, store: str, machine: str, go_path: str, run_path: st
             write_run(emit, store, json.loads(run.read()))
 
 
+def keep_job(emit: Any, store: str, machine: str, simulated: str | None, job_path: str) -> None:
+    """In a guarded child: store an ended `gpudiag run`, in the history and among the runs of the service."""
+    import json
+    from pathlib import Path
+
+    from gpudiag.errors import GpudiagError
+    from gpudiag.model.codec import decode
+    from gpudiag.model.run import Run
+    from gpudiag.store.database import NewRun, Store, parse_store_url
+    from gpudiag.store.service_runs import RunRecords
+
+    job = json.loads(Path(job_path).read_bytes())
+    run = decode(Run, job["run"])
+    outcome = run.outcome or "error"  # without a verdict
+    try:
+        opened = Store(parse_store_url(store))
+        opened.add_run(NewRun(machine, run.kind, run.requested_at, outcome, simulated))
+        opened.close()
+        RunRecords(store).save(machine, "gpudiag run", run, job["report"])
+    except GpudiagError as error:
+        emit(("refused", error.message))
+        return
+    emit(("stored",))
+
+
 def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
     """In a guarded child: add one run to the store."""
     from datetime import datetime

@@ -1,6 +1,7 @@
-"""The service's runs in the store, besides their samples: who ran what, and how it ended."""
+"""The runs that a service shows, besides their samples: its own, and ended jobs of `gpudiag run`."""
 
 import json
+import zlib
 from collections.abc import Iterable
 
 import sqlalchemy as sql
@@ -22,6 +23,12 @@ _runs = sql.Table(
     sql.Column("requested_at", sql.Float, nullable=False),
     sql.Column("document", sql.Text, nullable=False),
 )
+_reports = sql.Table(
+    "run_reports",  # of runs that no service has a folder for
+    _tables,
+    sql.Column("id", sql.String(64), primary_key=True),
+    sql.Column("report", sql.LargeBinary, nullable=False),
+)
 
 
 class RunRecords:
@@ -37,8 +44,8 @@ class RunRecords:
         self._place = place_of(self._url)
         self._engine: sql.Engine | None = None
 
-    def save(self, machine: str, service: str, run: Run) -> None:
-        """Insert or update one run."""
+    def save(self, machine: str, service: str, run: Run, report: str | None = None) -> None:
+        """Insert or update one run; `report` is its document, where no folder of a service has it."""
         values = {
             "machine": machine,
             "service": service,
@@ -50,6 +57,16 @@ class RunRecords:
             if connection.execute(sql.update(_runs).where(same).values(values)).rowcount == 0:
                 connection.execute(sql.insert(_runs).values(id=run.id, **values))
                 self._prune(connection, machine)
+            if report is not None:
+                document = zlib.compress(report.encode())
+                connection.execute(sql.insert(_reports).values(id=run.id, report=document))
+
+    def read_report(self, identity: str) -> str | None:
+        """The document that was stored with that run; None where there is none."""
+        query = sql.select(_reports.c.report).where(_reports.c.id == identity)
+        with store_errors(self._place), self._open().connect() as connection:
+            found = connection.execute(query).scalar()
+            return None if found is None else zlib.decompress(found).decode()
 
     def load(self, machine: str) -> Iterable[tuple[Run, str]]:
         """Every run of that machine with the process that it belonged to, oldest first."""
@@ -79,4 +96,8 @@ class RunRecords:
         newest = sql.select(_runs.c.requested_at).where(ours).order_by(_runs.c.requested_at.desc())
         oldest_kept = connection.execute(newest.offset(KEPT_RUNS - 1).limit(1)).scalar()
         if oldest_kept is not None:
-            connection.execute(sql.delete(_runs).where(ours & (_runs.c.requested_at < oldest_kept)))
+            old = ours & (_runs.c.requested_at < oldest_kept)
+            connection.execute(
+                sql.delete(_reports).where(_reports.c.id.in_(sql.select(_runs.c.id).where(old)))
+            )
+            connection.execute(sql.delete(_runs).where(old))

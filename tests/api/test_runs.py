@@ -1,4 +1,7 @@
+import json
+import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -185,3 +188,20 @@ def test_a_run_names_an_interpreter_of_the_operators_list_and_says_why_it_failed
         reason = wait_for_end(service, failed["id"])["reason"]
         assert "Next:" not in reason
         assert str(broken) in reason or "start" in reason
+
+
+def test_a_job_of_gpudiag_run_is_a_run_once_it_has_ended(tmp_path):
+    with machine() as session, serving(session, tmp_path) as service:
+        service.wait_for_data()
+        environment = {**os.environ, **session.environment, "GPUDIAG_STATE_DIR": str(tmp_path)}
+        job = [sys.executable, "-m", "gpudiag", "run", "--verdict", str(tmp_path / "v.json"), "--", "false"]
+        assert subprocess.run(job, env=environment, capture_output=True, timeout=120).returncode == 1
+        (run,) = service.wait(lambda: service.get("/api/v1/runs?kind=run").json()["runs"])
+        assert (run["state"], run["outcome"], run["exit_status"]) == ("succeeded", "fail", 1)
+        assert run["deadline_seconds"] is None
+        report = service.get(f"/api/v1/runs/{run['id']}/report").raise_for_status().json()
+        assert report == json.loads((tmp_path / "v.json").read_text())
+        assert formats_answered(service, run) == run["report_formats"] == ["text", "json"]
+        assert service.get(f"/api/v1/runs/{run['id']}/log").text == ""
+        messages = [entry["message"] for entry in service.get("/api/v1/events").json()["entries"]]
+        assert f"run {run['id']} ended: fail" in messages

@@ -26,6 +26,7 @@ class LiveService:
     token: str
     session: Session
     process: subprocess.Popen[str]
+    environment: dict[str, str]  # of what belongs to the same machine and state
 
     def change_machine(self, scenario: str) -> None:
         """Let the machine become that of another scenario, under the running service."""
@@ -52,7 +53,7 @@ def live_service(scenario: str | Scenario, state: Path, *flags: str) -> Iterator
         ):
             try:
                 address, token = _read_address(log, process)
-                yield LiveService(address, token, session, process)
+                yield LiveService(address, token, session, process, environment)
             finally:
                 process.terminate()
                 try:

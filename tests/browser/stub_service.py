@@ -22,6 +22,7 @@ from gpudiag.compat import UTC
 from gpudiag.explain.recipe import explain_topic
 from gpudiag.model.codec import encode, to_document
 from tests.browser import stub_documents as documents
+from tests.unit.model.job_runs import make_job_run
 
 STATIC = Path(__file__).parents[2] / "api/gpudiag_api/static"
 POLICY = (
@@ -260,6 +261,7 @@ class StubHandler(BaseHTTPRequestHandler):
                 "nccl-test": lambda: documents.collective_report(run["outcome"] == "fail"),
                 "train": documents.training_report,
                 "preflight": lambda: to_document(state.machine.report),
+                "run": lambda: to_document(make_job_run()),
             }
             return reports[run["kind"]]()
         return run

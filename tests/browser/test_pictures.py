@@ -6,7 +6,10 @@ service run for so long first.
 """
 
 import os
+import shutil
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +21,9 @@ from gpudiag.simulate.motion import move_readings
 from tests.browser.live_service import LiveService, live_service
 from tests.browser.watched_page import DESKTOP, PHONE, Browsing, WatchedPage
 
-IMAGES = Path(__file__).parents[2] / "docs/images"
+ROOT = Path(__file__).parents[2]
+IMAGES = ROOT / "docs/images"
+JOBS = ROOT / "benchmarks/run_jobs"
 WRITE = os.environ.get("GPUDIAG_WRITE_IMAGES") == "1"
 WARM_UP_SECONDS = float(os.environ.get("GPUDIAG_IMAGE_SECONDS", "6"))
 MACHINE = "h100x8+busy:0+busy:1+busy:2+busy:3+power-cap:2+idle-holder:5"
@@ -110,6 +115,31 @@ def test_a_picture_of_a_run(browsing: Browsing, service: LiveService, tmp_path: 
         form.get_by_role("button", name="Start nccl-test").click()
         watched.page.get_by_text("Bus bandwidth").wait_for(timeout=RUN_WITHIN_MS)
         take(watched, "run-light", tmp_path, DESKTOP)
+
+
+@pytest.mark.slow
+@pytest.mark.sliced
+@pytest.mark.ranks
+@pytest.mark.timeout(1200)
+def test_a_picture_of_a_job_that_failed(browsing: Browsing, service: LiveService, tmp_path: Path) -> None:
+    shutil.copy(JOBS / "train.py", tmp_path)
+    job = ("torchrun", "--standalone", "--nproc-per-node", "2", "train.py")
+    failing = {"KIND": "raises:1", "AT_STEP": "20", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "gpudiag", "run", "--verdict", "night.json", "--", *job],
+        cwd=tmp_path,
+        env={**service.environment, **failing, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        timeout=RUN_WITHIN_MS / 1000,
+    )
+    assert done.returncode == 1
+    with browsing.page(service.address, DESKTOP, "light") as watched:
+        watched.open("runs")
+        watched.page.get_by_role("cell", name="run", exact=True).wait_for(timeout=RUN_WITHIN_MS)
+        watched.page.get_by_role("row").nth(1).get_by_role("link").click()
+        watched.sees("this batch has no labels")
+        watched.sees("Where each rank was last")
+        take(watched, "job-light", tmp_path, DESKTOP)
 
 
 @pytest.mark.slow

@@ -118,8 +118,47 @@ def test_a_failed_run_shows_its_finding_with_evidence(served: tuple[WatchedPage,
     watched.open("runs/bad")
     finding = watched.page.locator("article.finding")
     finding.wait_for()
-    for word in ("rank 2 was killed by SIGKILL", "What to do", "SIGKILL", "rank.died", "for job to act"):
+    for word in (
+        "h100-1: rank 2 was killed by SIGKILL",
+        "What to do",
+        "SIGKILL",
+        "rank.died",
+        "for job to act",
+    ):
         assert word in finding.inner_text()
+
+
+def test_an_ended_job_of_gpudiag_run_shows_what_each_rank_did_last(
+    served: tuple[WatchedPage, StubState],
+) -> None:
+    watched, state = served
+    for name in ("night", "day"):
+        command = {"command": "gpudiag run -- torchrun train.py", "reason": "rank 0 stood still"}
+        state.runs[name] = run_document(name, "run", "succeeded", "fail") | command
+    watched.open("runs/night")
+    table = watched.page.get_by_role("region", name="Where each rank was last")
+    rows = table.locator("tbody tr")
+    rows.first.wait_for()
+    assert "killed by SIGTERM" in rows.first.inner_text()
+    assert "first to fail" in rows.first.inner_text()
+    text = watched.page.locator("main").inner_text()
+    for word in (
+        "rank 0 stood still",
+        "What to do",
+        "exit status 1",
+        "a step took 500 ms",
+        "SIGTERM at 2026-",
+    ):
+        assert word in text
+    assert "it did not continue" in text
+    assert "gpudiag run -- torchrun train.py" in text
+    assert watched.page.get_by_role("heading", name="Log").count() == 0
+    assert watched.page.get_by_role("button", name="Run again").count() == 0  # the service does not start it
+    assert watched.flaws_in_every_look() == []
+    watched.open("runs/night?with=day")
+    watched.page.get_by_role("region", name="Where each rank was last").nth(1).wait_for()
+    assert "plan" not in watched.page.locator("main").inner_text()
+    assert watched.complaints == []
 
 
 def test_the_curve_of_the_run_before_lies_behind_the_curve(served: tuple[WatchedPage, StubState]) -> None:

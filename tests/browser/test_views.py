@@ -2,16 +2,24 @@
 it.
 """
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from tests.browser.stub_documents import Machine
+from gpudiag.model.evidence import Evidence
+from tests.browser.stub_documents import Machine, read_machine
 from tests.browser.stub_service import run_document, stub_service
-from tests.browser.watched_page import DESKTOP, Browsing
+from tests.browser.watched_page import DESKTOP, PHONE, Browsing
 
-REPORTS = {"nccl": ("nccl-test", "pass"), "killed": ("nccl-test", "fail"), "train": ("train", "fail"),
-    "gate": ("preflight", "warn")}  # fmt: skip
+REPORTS = {
+    "nccl": ("nccl-test", "pass"),
+    "killed": ("nccl-test", "fail"),
+    "train": ("train", "fail"),
+    "gate": ("preflight", "warn"),
+    "job": ("run", "fail"),
+}
 # Each view with a text that only its finished form has.
 VIEWS = {
     "": "PCIe throughput",
@@ -28,6 +36,7 @@ VIEWS = {
     "runs/nccl?with=nccl": "Both ran the same plan",
     "runs/train": "horovod is not installed",
     "runs/gate": "show what was skipped",
+    "runs/job": "Where each rank was last",
     "explain/gpu.lost": "What to do",
     "nowhere": "There is no view called nowhere.",
 }
@@ -50,6 +59,50 @@ def test_a_view_is_whole_accessible_and_quiet(browsing: Browsing, address: str, 
         assert watched.flaws_in_every_look() == []
         assert watched.complaints == []
         assert watched.strangers() == []
+
+
+@pytest.fixture(scope="module")
+def in_trouble() -> Iterator[str]:
+    """A machine whose findings have evidence of each kind: times, degrees, sizes, words of a library."""
+    machine = read_machine("h100x8+lost:5+hot:6+ecc:2+idle-holder:3")
+    first, *others = machine.findings
+    logged = Evidence("last_at", "2026-11-20T12:03:04+00:00", source="kernel log")
+    findings = (replace(first, evidence=(*first.evidence, logged)), *others)
+    with stub_service(replace(machine, findings=findings)) as (url, state):
+        for number, (kind, outcome) in REPORTS.items():
+            state.runs[number] = run_document(number, kind, "succeeded", outcome)
+        yield url
+
+
+def test_evidence_is_written_as_people_read_it(browsing: Browsing, in_trouble: str) -> None:
+    with browsing.page(in_trouble) as watched:
+        text = ""
+        for view in ("", "checks", "gpu/2", "gpu/6", "runs/gate"):
+            watched.open(view)
+            watched.sees("What to do")
+            text += watched.page.locator("main").inner_text()
+        assert re.findall(r"\d{4}-\d\d-\d\dT\S*", text) == []
+        assert re.findall(r"\d+ C\b", text) == []
+        assert re.findall(r"(?:celsius|watts|bytes|seconds) \d\S*", text) == []
+        assert "°C" in text
+        assert re.search(r"last at 2026-11-20 \d\d:03:04 kernel log", text)
+
+
+def test_no_words_stand_beside_a_phones_screen(browsing: Browsing, in_trouble: str) -> None:
+    with browsing.page(in_trouble, PHONE) as watched:
+        for view in ("sources", "checks", "processes", "runs", "runs/job", "runs/gate", "topology"):
+            watched.open(view)
+            watched.page.locator("main table").first.wait_for()
+            beside = watched.page.evaluate(
+                """() => [...document.querySelectorAll('main td.wide, main caption:not(.unseen) span')]
+                .filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.textContent)"""
+            )
+            assert beside == [], view
+        watched.open("sources")
+        cells = watched.page.get_by_role("region", name="Disagreements").get_by_role("cell")
+        cells.first.wait_for()
+        names = cells.evaluate_all("all => all.map(one => one.dataset.label)")
+        assert (names[0], names[-1]) == ("GPU", "Why")
 
 
 def test_every_chart_has_a_table(browsing: Browsing, address: str) -> None:

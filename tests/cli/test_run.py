@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from gpudiag.model.run import Run, RunState
+from gpudiag.store.service_runs import RunRecords
+from gpudiag.store.state_folder import own_machine_key
 from tests.walking import walk
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +40,12 @@ ENDINGS = {
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "COLUMNS": "80",
+        "GPUDIAG_STATE_DIR": f"{_folder}-state",
+    }
 
 
 def ended(command: list[str], folder: Path) -> subprocess.CompletedProcess[bytes]:
@@ -269,3 +277,95 @@ def test_a_folder_that_was_removed_is_no_bug_of_gpudiag(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (folder / "v.json").exists()
+
+
+def stored(run_id: str) -> Run:
+    """The stored run of the verdict with that id."""
+    found = [run for run, _ in RunRecords(f"{_folder}-state/history.db").load(own_machine_key())]
+    (run,) = (run for run in found if run.id.endswith(f"-{run_id[:6]}"))
+    return run
+
+
+def test_an_ended_job_is_remembered_with_its_document(folder: Path) -> None:
+    verdict = folder / "kept.json"
+    words = ["--nan-check", "--verdict", str(verdict), "--", "sh", "-c", "exit 5", "--api-key", "s3cr3t-word"]
+    assert ended([*GPUDIAG, "run", *words], folder).returncode == 5
+    document = json.loads(verdict.read_text())
+    run = stored(document["run_id"])
+    assert (run.kind, run.state, run.outcome, run.exit_status) == ("run", RunState.SUCCEEDED, "fail", 5)
+    assert run.command == f"gpudiag run --nan-check --verdict {verdict} -- sh -c 'exit 5' --api-key '***'"
+    assert run.reason == document["headline"]
+    assert run.ended_at is not None
+    assert run.ended_at >= run.requested_at
+    report = RunRecords(f"{_folder}-state/history.db").read_report(run.id)
+    assert json.loads(report or "") == document
+    listed = json.loads(ended([*GPUDIAG, "history", "--json"], folder).stdout)["runs"]
+    assert (listed[0]["kind"], listed[0]["outcome"]) == ("run", "fail")
+
+
+def test_a_job_that_ctrl_c_ends_is_remembered(folder: Path) -> None:
+    sleeper = [sys.executable, "-S", "-c", "import time; print('ready', flush=True); time.sleep(240)"]
+    verdict = folder / "interrupted.json"
+    process = subprocess.Popen(
+        [*GPUDIAG, "run", "--verdict", str(verdict), "--", *sleeper],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for_line(process, "ready")
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == -signal.SIGINT
+    document = json.loads(verdict.read_text())
+    run = stored(document["run_id"])
+    assert (run.state, run.outcome, run.exit_status) == (RunState.SUCCEEDED, document["outcome"], 130)
+
+
+def test_a_job_whose_agent_was_killed_is_remembered_without_a_verdict(folder: Path) -> None:
+    process, file = started(folder, start_new_session=True)
+    (agent,) = [
+        pid
+        for pid in processes_of_group(process.pid)
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "gpudiag-agent"
+    ]
+    variables = Path(f"/proc/{job_of(process.pid)}/environ").read_text()
+    run_id = variables.partition("GPUDIAG_RUN_ID=")[2].partition("\0")[0]
+    os.kill(int(agent), signal.SIGKILL)
+    stopped(process, file)
+    assert process.returncode == 0
+    run = stored(run_id)
+    assert (run.state, run.outcome, run.exit_status) == (RunState.FAILED, None, 0)
+    assert (run.has_report, "no verdict" in (run.reason or "")) == (False, True)
+
+
+def job_of(group: int) -> str:
+    """The process of JOB in that group."""
+    (pid,) = (
+        pid
+        for pid in processes_of_group(group)
+        if str(JOB) in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1:3]
+    )
+    return pid
+
+
+def test_a_store_that_takes_nothing_is_one_warning(folder: Path) -> None:
+    where = folder / "no-folder"
+    where.write_text("a file")
+    nowhere = {**environment(), "GPUDIAG_STATE_DIR": str(where)}
+    for flags, job, status, times in (((), "false", 1, 1), (("--quiet",), "true", 0, 0)):
+        done = subprocess.run(
+            [*GPUDIAG, "run", *flags, "--verdict", str(folder / "v.json"), "--", job],
+            env=nowhere,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+        )
+        assert (done.returncode, done.stderr.count("this run is not remembered")) == (status, times)
+    named = ended(
+        [*GPUDIAG, "run", "--store", f"{folder}/own.db", "--verdict", f"{folder}/v.json", "--", "true"],
+        folder,
+    )
+    assert (named.returncode, (folder / "own.db").exists()) == (0, True)

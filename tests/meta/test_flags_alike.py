@@ -22,7 +22,7 @@ TREE = {
 # Their result is not a document: a job's own output, a page, another program, files for a folder, a view.
 WITHOUT_RESULT = {"run", "serve", "simulate", "deploy", "watch", "demo"}
 WITH_RESULT = sorted(set(TREE) - WITHOUT_RESULT)
-WITH_HISTORY = {"nccl-test", "bandwidth", "preflight", "history", "serve", "doctor", "topo"}
+WITH_HISTORY = {"nccl-test", "bandwidth", "preflight", "history", "serve", "doctor", "topo", "run"}
 # Their text leaves nothing out.
 NOTHING_LEFT_OUT = {"lint", "receipt"}
 # What a command needs beside the flags, so that they are read; nothing of it is looked at.

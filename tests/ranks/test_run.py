@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -66,6 +67,14 @@ def ended(command: list[str], **variables: str) -> subprocess.CompletedProcess[s
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the runs here leave behind is not this machine's history."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("GPUDIAG_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 def test_a_tutorial_prints_what_it_prints_without(folder: Path) -> None:

@@ -39,6 +39,12 @@ export function duration(seconds: number): string {
   return seconds >= 1e-3 ? `${significant(seconds * 1e3)} ms` : `${significant(seconds * 1e6)} µs`;
 }
 
+// gpudiag's sentences are for terminals too, where a degree is a plain C.
+export const degrees = (text: string): string => text.replace(/(\d) C\b/g, "$1 °C");
+
+// As evidence: 2.1 s against a limit of 2 s is not 2 s.
+export const preciseDuration = (seconds: number): string => (seconds >= 1 && seconds < 120 ? `${significant(seconds)} s` : duration(seconds));
+
 export const plural = (count: number, noun: string): string => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
 const two = (value: number): string => String(value).padStart(2, "0");

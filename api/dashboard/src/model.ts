@@ -514,7 +514,7 @@ export interface NcclLevels extends WithMissing {
   version: string;
 }
 
-// `gpudiag.run/1`: one run.
+// `gpudiag.run/1`: one run that the service started, or the ended job of a `gpudiag run` (kind `run`).
 export interface Run {
   schema: string;
   id: string;
@@ -524,7 +524,7 @@ export interface Run {
   gpus: string[];
   lock: string[];
   command: string;
-  deadline_seconds: number;
+  deadline_seconds: number | null;
   requested_at: string;
   started_at: string | null;
   ended_at: string | null;
@@ -860,4 +860,41 @@ export interface HubEvent {
   kind: string;
   message: string;
   severity: string;
+}
+
+// One rank's process on this machine, from when it was first seen to its end.
+export interface RankRecord extends WithMissing {
+  rank: number | null;
+  pid: number;
+  started: string;
+  end: RankEnd;
+  ended: string | null;
+  exit_code: number | null;
+  signal: string | null;
+  order: number | null;
+  attempt: number;
+  error: string | null;
+  error_place: string | null;
+  last_place: string | null;
+  raised: string | null;
+  last_wait: string | null;
+  still_seconds: number | null;
+}
+
+// How a rank's process ended.
+export type RankEnd = "finished" | "failed" | "killed" | "ended" | "runs";
+
+// A signal that reached gpudiag while the job ran.
+export interface SignalSeen {
+  name: string;
+  at: string;
+  passed_on: boolean;
+}
+
+// The job's own rhythm: how long one round of its work takes, from when all ranks run and wait.
+export interface StepTime {
+  seconds: number;
+  rounds: number;
+  strength: number;
+  over_seconds: number;
 }

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import select
+import shlex
 import signal
 import socket
 import sys
@@ -19,7 +20,11 @@ from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.linux.child import die_with_parent, drop_standard_files, name_process
 from gpudiag.model.codec import dumps
+from gpudiag.model.finding import Outcome
 from gpudiag.model.job_run import JobRun, Stall
+from gpudiag.model.run import Run, RunState
+from gpudiag.model.untrusted_text import mask_words
+from gpudiag.render.report_formats import formats_of
 from gpudiag.runs.job_run.agent import Agent, WatchPlan
 from gpudiag.runs.job_run.environment import RUN_VARIABLE, build_environment
 from gpudiag.runs.job_run.folder import (
@@ -41,8 +46,11 @@ from gpudiag.runs.job_run.scratch import find_prefix, remove_files, remove_left_
 from gpudiag.runs.job_run.verdict import RunStart, build_verdict, find_outputs
 from gpudiag.runs.output import require_writable, write_document
 from gpudiag.shortage import shortage_of
+from gpudiag.store.history import write_job
+from gpudiag.store.state_folder import default_store
 
 _VERDICT_SECONDS = 30.0  # reading the kernel log and the job's output, on a busy machine
+_NO_VERDICT = "there is no verdict: the agent beside the job ended too early"
 _LAST_LOOK_SECONDS = 5.0  # a signal that ends a job which stands still waits so long for a look at it
 
 
@@ -55,6 +63,9 @@ class RunPlan:
     rule: StallRule = field(default_factory=StallRule)
     kill_on_stall: bool = False
     nan_check: bool = False  # torch looks for NaN in what each rank puts into a collective
+    store: str = field(default_factory=default_store)
+    flags: tuple[str, ...] = ()  # as they were given, to start it again
+    quiet: bool = False  # nothing is printed where the job ends well
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +135,11 @@ def run_job(plan: RunPlan, show: Show) -> RunEnd:
             os.kill(link.pid, signal.SIGKILL)
     if witness.pid not in supervision.ended:  # else its pid may be another's by now
         witness.end()
-    written = link.pid is not None and supervision.ended.get(link.pid) == 0
-    if not written and link.pid is not None:
+    agent_status = None if link.pid is None else supervision.ended.get(link.pid)
+    if agent_status != 0 and link.pid is not None:
         print("gpudiag: the agent beside the job did not write a verdict", file=sys.stderr)
+        if agent_status is not None:  # else it was not waited for: its disk hangs, or the user wants to go
+            _remember(plan, start, status, None)
     _remove_own(folder if made else None, scratch)
     return RunEnd(status, path)
 
@@ -226,7 +239,9 @@ def _run_agent(
         )
         agent = Agent(watch, job_pid, descriptors, report_stall, announce)
         wait_status = agent.watch()
-        status = _leave(build_verdict(start, agent, wait_status), path, show)
+        verdict = build_verdict(start, agent, wait_status)
+        status = _leave(verdict, path, show)
+        _remember(plan, start, wait_status, verdict)
     # Whatever it is, the job's end is reported by the other process.
     except BaseException as error:  # noqa: BLE001
         print(
@@ -253,3 +268,30 @@ def _leave(verdict: JobRun, path: Path, show: Show) -> int:
         return 0
     show(verdict, path, "end")
     return 0
+
+
+def _remember(plan: RunPlan, start: RunStart, status: int, verdict: JobRun | None) -> None:
+    """Store the ended run as one of this machine, and report where that fails; it never fails the job."""
+    code = os.waitstatus_to_exitcode(status)
+    run = Run(
+        id=f"{start.started:%Y%m%d-%H%M%S}-{start.run_id[:6]}",
+        kind="run",
+        state=RunState.FAILED if verdict is None else RunState.SUCCEEDED,
+        plan={},
+        gpus=(),
+        lock=(),
+        command=shlex.join(mask_words(("gpudiag", "run", *plan.flags, "--", *plan.command))),
+        deadline_seconds=None,
+        requested_at=start.started,
+        started_at=start.started,
+        ended_at=datetime.now(UTC),
+        outcome=None if verdict is None else verdict.outcome.value,
+        exit_status=128 - code if code < 0 else code,
+        reason=_NO_VERDICT if verdict is None else verdict.headline,
+        has_report=verdict is not None,
+        report_formats=() if verdict is None else formats_of(JobRun),
+    )
+    warning = write_job(plan.store, run, None if verdict is None else dumps(verdict))
+    ended_well = verdict is not None and verdict.outcome in (Outcome.PASS, Outcome.SKIP)
+    if warning and not (plan.quiet and ended_well):
+        print(f"gpudiag: this run is not remembered: {warning}", file=sys.stderr)

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -17,10 +18,12 @@ from gpudiag.linux.proc import is_alive
 from gpudiag.model.reading import Missing
 from gpudiag.model.run import Run, RunState
 from gpudiag.store import aside as store_aside
-from gpudiag.store import baselines
+from gpudiag.store import baselines, service_runs
 from gpudiag.store.aside import StoreAside
 from gpudiag.store.baselines import GoodState
-from gpudiag.store.history import RunFacts
+from gpudiag.store.history import RunFacts, read_history, write_job
+from gpudiag.store.service_runs import RunRecords
+from gpudiag.store.state_folder import own_machine_key
 from tests.stored_runs import record_run
 from tests.unit.model.nouns import make_snapshot
 
@@ -167,3 +170,32 @@ def test_a_store_that_is_no_file_shows_no_change(tmp_path):
     assert StoreAside("postgresql://a@127.0.0.1:1/b").stamp() is None
     place = tmp_path / "history.db"
     assert StoreAside(f"sqlite:///{place}").stamp() == StoreAside(str(place)).stamp() == (None, None)
+
+
+def test_an_ended_job_is_in_the_history_and_among_the_runs_with_its_document(tmp_path):
+    place, machine = tmp_path / "history.db", own_machine_key()
+    job = replace(run("20261120-120000-abcdef"), kind="run", outcome="fail", deadline_seconds=None)
+    assert write_job(str(place), job, '{"schema": "gpudiag.job_run/2"}', PATIENT_SECONDS) == ""
+    unwatched = replace(job, id="20261120-120001-abcdef", state=RunState.FAILED, outcome=None)
+    assert write_job(str(place), unwatched, None, PATIENT_SECONDS) == ""
+    listed = read_history(str(place), machine, PATIENT_SECONDS).runs
+    assert [(one.kind, one.outcome) for one in listed] == [("run", "error"), ("run", "fail")]
+    with closing(StoreAside(str(place))) as store:
+        assert [found for found, _ in store.load_runs(machine)] == [job, unwatched]
+        assert store.read_report(job.id) == '{"schema": "gpudiag.job_run/2"}'
+        assert store.read_report(unwatched.id) is None
+
+
+def test_documents_go_with_their_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(service_runs, "KEPT_RUNS", 2)
+    records = RunRecords(str(tmp_path / "history.db"))
+    for number in range(4):
+        records.save("a1", "", replace(run(f"r{number}"), requested_at=NOW + timedelta(hours=number)), "{}")
+    assert [one.id for one, _ in records.load("a1")] == ["r2", "r3"]
+    assert [records.read_report(f"r{number}") for number in range(4)] == [None, None, "{}", "{}"]
+
+
+def test_a_store_that_cannot_be_written_is_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    words = write_job(str(tmp_path / "file" / "history.db"), run("r1"), None, PATIENT_SECONDS)
+    assert words.startswith("the history at ")

@@ -1,7 +1,7 @@
 """How a run of the service ends that was asked to end: by its deadline, or by a user."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +65,25 @@ def test_a_run_that_was_asked_to_end(
     manager._look()
     ended = manager.find("r1")
     assert (ended.state, ended.reason) == (state, words)
+
+
+def test_what_others_stored_takes_its_place_and_is_shown_if_it_ended_while_people_look(
+    tmp_path: Path,
+) -> None:
+    shown: list[Any] = []
+    manager = RunManager(Watch(), shown.append, tmp_path, None, ("nccl-test",))  # type: ignore[arg-type]
+    now = datetime.now(UTC)
+
+    def job(name: str, hours: float, ended: float) -> Run:
+        at = now + timedelta(hours=hours)
+        return Run(name, "run", RunState.SUCCEEDED, {}, (), (), "gpudiag run -- x", None, at,
+                   ended_at=now + timedelta(hours=ended), outcome="fail")  # fmt: skip
+
+    own = Run("own", "nccl-test", RunState.RUNNING, {}, (), ("host",), "gpudiag", 60.0, now)
+    manager._list.add(RunEntry(own))
+    of_before, of_now = job("before", -3, -2), job("now", -1, 1)
+    for _ in range(2):  # what is known stays as it is
+        manager._add_stored([(of_before, "gpudiag run"), (of_now, "gpudiag run"), (own, "another:1:1")])
+    assert [run.id for run in manager.list_runs()] == ["own", "now", "before"]
+    assert manager.find("own").state is RunState.RUNNING
+    assert shown == [of_now]

@@ -13,6 +13,8 @@ from gpudiag.errors import StoreError
 from gpudiag.model.run import Run, RunState
 from gpudiag.service import run_list
 from gpudiag.service.run_list import RunMemory
+from gpudiag.store.aside import StoreAside
+from gpudiag.store.history import write_job
 from gpudiag.store.state_folder import await_disk
 
 RUN = Run(
@@ -104,3 +106,28 @@ def test_what_a_thread_does_in_time_is_given_and_its_failure_raised(hung):
         await_disk(30, lambda: full(Path()))
     with pytest.raises(TimeoutError, match="the disk does not answer"):
         await_disk(0.05, hung)
+
+
+def test_what_others_have_stored_is_read_where_the_store_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_list, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(run_list, "_SECONDS", 0.1)  # there is no picture of the machine to wait for
+    store = StoreAside(str(tmp_path / "history.db"))
+    memory = RunMemory(tmp_path, store, lambda: None)
+    job = replace(RUN, kind="run", state=RunState.SUCCEEDED, outcome="pass", has_report=True)
+
+    def read_again() -> object:
+        memory.loaded = None
+        memory.keep_house()
+        assert memory._disk.wait(60)
+        return memory.loaded
+
+    try:
+        assert read_again() == []
+        assert write_job(str(tmp_path / "history.db"), job, "{}", 90.0) == ""
+        assert read_again() == [(job, "gpudiag run")]
+        assert read_again() is None  # nothing has changed
+        assert asyncio.run(memory.read_report(job)) == b"{}"
+        assert asyncio.run(memory.read_report(replace(job, id="of-another"))) is None
+    finally:
+        memory.finish()
+        store.close()

@@ -64,7 +64,7 @@ function SamplerNotice({ sampler, empty }: { sampler: SamplerStatus; empty: bool
       ), hangs);
     }
     case "failed":
-      return empty ? null : banner("fail", sampler.reason ?? "NVML cannot be asked.", <>{old}The page recovers by itself once the driver answers. <a href={link("sources")}>What each source reports</a></>);
+      return empty ? null : banner("fail", sampler.reason ? `NVML cannot be asked: ${sampler.reason}` : "NVML cannot be asked.", <>{old}The page recovers by itself once the driver answers. <a href={link("sources")}>What each source reports</a></>);
     case "paused":
       return banner("quiet", "Sampling is paused while a bandwidth test of ours runs.", <>{old}It continues when the test ends. <a href={link("runs")}>Runs</a></>);
     case "off":

@@ -1,7 +1,7 @@
 // Findings, worst first: what is wrong with what, how that is known, and what to do; what several GPUs share, once.
 
 import type { ComponentChildren } from "preact";
-import { DASH, words } from "../format";
+import { DASH, dateClock, preciseDuration, size, words } from "../format";
 import { useLoaded } from "../load";
 import type { Evidence, Finding, Findings, JoinedFinding, Live, Subject } from "../model";
 import { link } from "../route";
@@ -62,10 +62,10 @@ function Item({ joined, compact }: { joined: JoinedFinding; compact: boolean }) 
     <article class={`finding ${finding.outcome}`}>
       <p class="what">
         <Status state={finding.outcome} />
-        <span>{!message.includes(subject) && <b class="subject">{subject} </b>}<Prose text={message} /></span>
+        <span><Lead subject={subject} message={message} /><Prose text={message} /></span>
       </p>
       <p class="remedy"><span class="do">What to do</span> <Prose text={remedy} /></p>
-      {!compact && (count > 1 ? <Facts>{joined.facts.map((fact) => <li key={fact}>{fact}</li>)}</Facts> : <EvidenceList evidence={finding.evidence} />)}
+      {!compact && (count > 1 ? <Facts>{joined.facts.map((fact) => <li key={fact}><Prose text={fact} /></li>)}</Facts> : <EvidenceList evidence={finding.evidence} />)}
       <p class="about">
         <a href={link("explain", finding.code)}>{finding.code}</a>
         <span>for {finding.owner} to act</span>
@@ -75,6 +75,13 @@ function Item({ joined, compact }: { joined: JoinedFinding; compact: boolean }) 
   );
 }
 
+// What the sentence does not name itself: of "rank 1 on a1", before "rank 1 failed first", the host alone.
+function Lead({ subject, message }: { subject: string; message: string }) {
+  if (message.includes(subject)) return null;
+  const [part = "", host] = subject.split(" on ");
+  return <b class="subject">{host && message.includes(part) ? `${host}:` : subject} </b>;
+}
+
 const Facts = ({ children }: { children: ComponentChildren[] }) => (children.length ? <ul class="evidence" aria-label="Evidence">{children}</ul> : null);
 
 function EvidenceList({ evidence }: { evidence: Evidence[] }) {
@@ -82,8 +89,8 @@ function EvidenceList({ evidence }: { evidence: Evidence[] }) {
     <Facts>
       {evidence.map((fact) => (
         <li key={fact.name}>
-          <span>{words(fact.name)}</span> <b>{valueText(fact.value)}{fact.unit ? ` ${fact.unit}` : ""}</b>
-          {fact.limit !== null && <span> (limit {valueText(fact.limit)})</span>}
+          <span>{words(fact.name.replace(UNIT_IN_NAME, ""))}</span> <b><Prose text={amount(fact.value, fact.unit)} /></b>
+          {fact.limit !== null && <span> (limit <Prose text={amount(fact.limit, fact.unit)} />)</span>}
           {fact.source && <span class="source"> {fact.source}</span>}
         </li>
       ))}
@@ -91,8 +98,18 @@ function EvidenceList({ evidence }: { evidence: Evidence[] }) {
   );
 }
 
+const UNIT_IN_NAME = /_(bytes|seconds|celsius|watts|percent|mhz)$/; // the amount has it
+const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d/;
+
+function amount(value: unknown, unit: string | null): string {
+  if (typeof value === "number" && unit === "B") return size(value);
+  if (typeof value === "number" && unit === "s") return preciseDuration(value);
+  return unit ? `${valueText(value)} ${unit}` : valueText(value);
+}
+
 function valueText(value: unknown): string {
   if (value === null || value === undefined) return DASH;
   if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value === "string" && TIME.test(value)) return dateClock(value);
   return typeof value === "number" && !Number.isInteger(value) ? String(Number(value.toPrecision(4))) : String(value);
 }

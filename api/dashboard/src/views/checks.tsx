@@ -63,7 +63,7 @@ export function CheckTable({ results }: { results: CheckResult[] }) {
           <tr key={result.check}>
             <th scope="row"><a href={link("explain", result.check)}>{result.check.split(/(?<=[._])/).map((part) => <>{part}<wbr /></>)}</a></th>
             <td><Status state={result.outcome} /></td>
-            <td class="wide">{result.reason ?? result.findings.map((finding) => finding.message).join(" ")}</td>
+            <td class="wide">{[...result.findings.map((finding) => finding.message), result.reason].filter(Boolean).join("; ")}</td>
           </tr>
         ))}
       </Table>

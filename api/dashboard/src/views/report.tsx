@@ -5,6 +5,7 @@ import type { Finding, LatenessSeries, Outcome, Run } from "../model";
 import { FindingList } from "../parts/findings";
 import { BandwidthReport, type BandwidthDocument } from "./report_bandwidth";
 import { CollectiveReport, type CollectiveDocument } from "./report_collective";
+import { type JobDocument, JobReport } from "./report_job";
 import { TrainingReport, type TrainingDocument } from "./report_training";
 import { type CheckResult, CheckTable } from "./checks";
 
@@ -32,6 +33,7 @@ export function ReportView({ document: whole, run }: { document: Record<string, 
       {findings.length > 0 ? <FindingList findings={findings} /> : <p>{outcome === "pass" ? "Nothing was found." : "No finding."}</p>}
       {kind === "gpudiag.collective" && <CollectiveReport document={whole as unknown as CollectiveDocument} run={run} />}
       {kind === "gpudiag.training" && <TrainingReport document={whole as unknown as TrainingDocument} />}
+      {kind === "gpudiag.job_run" && <JobReport document={whole as unknown as JobDocument} />}
       {kind === "gpudiag.bandwidth" && <BandwidthReport document={whole as unknown as BandwidthDocument} />}
       {document.measures?.collective && <CollectiveReport document={document.measures.collective} />}
       {document.measures?.training?.map((one) => one.lateness && <LateRanks key={one.strategy} title={`Slow ranks of ${one.strategy}`} lateness={one.lateness} />)}

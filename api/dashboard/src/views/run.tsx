@@ -13,6 +13,7 @@ import { Status } from "../parts/status";
 import { link } from "../route";
 import { serviceNow, useEvents, useStore } from "../store";
 import { ReportView } from "./report";
+import { JOB } from "./report_job";
 import { RunsBeside } from "./run_beside";
 import { RunLive } from "./run_live";
 import { Refusal } from "./start_run";
@@ -51,7 +52,7 @@ function OneRun({ id }: { id: string }) {
       <RunHead run={run} active={active} onChange={setNewest} />
       {active && <RunLive run={run} />}
       {run.has_report && !active && <Report run={run} />}
-      <RunLog id={id} state={run.state} />
+      {run.kind === JOB ? <p class="calm">The job's output is its own: gpudiag keeps none of it.</p> : <RunLog id={id} state={run.state} />}
     </>
   );
 }
@@ -72,7 +73,7 @@ function RunHead({ run, active, onChange }: { run: Run; active: boolean; onChang
       {run.reason && <p>{run.reason}</p>}
       {run.state === "lost" && <Notice tone="warn" title="The service ended during this run.">What it stored until then is below. <a href={link("runs")}>Start it again</a></Notice>}
       <Reproduce run={run} />
-      {!active && <Again run={run} />}
+      {!active && run.kind !== JOB && <Again run={run} />}
     </section>
   );
 }

@@ -10,6 +10,7 @@ import { Loading, Notice, ProblemNotice } from "../parts/notice";
 import { Status } from "../parts/status";
 import { Table } from "../parts/table";
 import { link } from "../route";
+import { JOB, type JobDocument, JobReport } from "./report_job";
 import { type CollectiveDocument, curvesOf, pointsOf } from "./report_collective";
 
 export function RunsBeside({ before, now }: { before: string; now: string }) {
@@ -36,10 +37,11 @@ function Both({ before, now }: { before: Run; now: Run }) {
   return (
     <>
       <div class="both">{[before, now].map((run, place) => <Head key={run.id} run={run} name={place ? "Now" : "Before"} />)}</div>
-      <PlanDifferences before={before} now={now} />
+      {now.kind !== JOB && <PlanDifferences before={before} now={now} />}
       {!alike ? <Notice title={`A ${before.kind} and a ${now.kind} measure different things.`}>Choose two runs of one kind to compare what they measured.</Notice>
         : without ? <Notice title={`The run of ${at(without)} has left no report.`}>There is nothing of it to compare. Its <a href={link("runs", without.id)}>log</a> shows why.</Notice>
         : now.kind === "nccl-test" ? <Collectives before={before} now={now} />
+        : now.kind === JOB ? <Jobs before={before} now={now} />
         : now.kind === "train" ? <Trainings before={before} now={now} />
         : <Judged before={before} now={now} />}
     </>
@@ -147,6 +149,12 @@ function Trainings({ before, now }: { before: Run; now: Run }) {
       })}
     </Table>
   );
+}
+
+function Jobs({ before, now }: { before: Run; now: Run }) {
+  const { reports, waits } = useReports<JobDocument>(before, now);
+  if (!reports) return <>{waits}</>;
+  return <div class="both">{[reports.before, reports.now].map((one, place) => <section key={place}><JobReport document={one} /></section>)}</div>;
 }
 
 function Judged({ before, now }: { before: Run; now: Run }) {

@@ -27,7 +27,7 @@ export function RunsView({ live }: { live: Live }) {
       {problem && <ProblemNotice problem={problem} />}
       {!value && !problem && <Loading what="the runs" />}
       {value && (mayStart ? <StartRun key={like} runs={value} live={live} like={value.runs.find((run) => run.id === like)} /> : <HowToStart session={session} />)}
-      {value && (value.runs.length ? <RunTable runs={value.runs} /> : <p class="empty">No run yet: {mayStart ? "the form above starts the first" : "this service has started none"}.</p>)}
+      {value && (value.runs.length ? <RunTable runs={value.runs} /> : <p class="empty">No run yet: {mayStart ? "the form above starts the first" : "this service has started none, and no job under gpudiag run has ended here"}.</p>)}
     </>
   );
 }
@@ -36,7 +36,7 @@ function HowToStart({ session }: { session: Session | null }) {
   if (!session?.actions_allowed) {
     return (
       <Notice title="This service only looks; it starts nothing.">
-        Restart it with <Command>gpudiag serve --allow-actions</Command> to start runs from here. A run that you start in a terminal, with <Command>gpudiag nccl-test</Command>, prints its report there and does not appear on this page.
+        Restart it with <Command>gpudiag serve --allow-actions</Command> to start runs from here. A run that you start in a terminal, with <Command>gpudiag nccl-test</Command>, prints its report there and does not appear on this page; a job under <Command>gpudiag run -- COMMAND</Command> does once it has ended.
       </Notice>
     );
   }

@@ -96,7 +96,7 @@ function Views({ views, devices }: { views: DeviceView[]; devices: LiveDevice[] 
     <Table caption="GPUs by source" columns={COLUMNS} hideCaption>
       {grouped(views, devices).flatMap((group) => group.views.map((view, position) => (
         <tr key={`${view.source} ${view.source_index ?? view.bus_id}`}>
-          {position === 0 && <th scope="rowgroup" rowSpan={group.views.length}>{group.name}</th>}
+          {position === 0 && <th scope="rowgroup" rowSpan={group.views.length} class={group.name.startsWith("GPU") ? "gpu-name" : ""}>{group.name}</th>}
           <td>{view.source}</td>
           <td class="number">{view.source_index ?? DASH}</td>
           <td><Reading of={view} field="name">{view.name}</Reading></td>
