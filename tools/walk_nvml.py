@@ -1,8 +1,8 @@
 """Writes the section on NVML's functions of docs/detection.md: each, failing in every way, everywhere.
 
-`python -m tools.walk_nvml` walks all of it and writes the page (`--parts=N`: every Nth cell); `--slice=MACHINE` walks
-the part that CI does of that machine, and prints one JSON object. Takes no interpreter per cell: see
-tests/scenarios/nvml_walk.py.
+`python -m tools.walk_nvml` walks all of it and writes the page (`--parts=N`: every Nth cell);
+`--slice=MACHINE` walks the part that CI does of that machine, and prints one JSON object. Takes no
+interpreter per cell: see tests/scenarios/nvml_walk.py.
 """
 
 import json

@@ -67,7 +67,7 @@ def mark_work_waits(positions: Sequence[Position], job: Job) -> tuple[Position, 
 
 
 def _serves_users(one: Position) -> bool:
-    """Whether a process by itself waits for somebody: for a connection, or at the prompt of a notebook or of Python."""
+    """Whether a lone process waits for somebody: for a connection, or at a prompt of a notebook or Python."""
     main = one.seen.last.main
     if main is None or one.moves or one.busy or one.kind in (at.GONE, at.UNSEEN, at.STOPPED, at.DEBUGGER):
         return False

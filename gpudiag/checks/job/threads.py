@@ -49,7 +49,7 @@ def _led_by_training(job: Job) -> Job:
 
 
 def _with_served_call(rank: RankSeen) -> RankSeen:
-    """The rank, led by the thread that answers a remote call in all looks, where its main thread waits for ranks."""
+    """The rank, led by the thread that answers a remote call, if its main thread waits for ranks."""
     main = rank.last.main
     if main is None or read_call(main.frames).awaited != RANKS:
         return rank

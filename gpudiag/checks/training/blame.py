@@ -306,8 +306,8 @@ def _blame_uneven(wrong: WrongGradients, factors: Sequence[float]) -> Blame:
     odd = tuple(rank for rank in range(workers) if rank not in right)
     times = ", ".join(f"{factors[rank]:.3g}" for rank in odd)
     words = (
-        f"the {kinds.verb(odd, 'gradient', 'gradients')} of {name_ranks(odd)} {kinds.verb(odd, 'counts', 'count')}"
-        f" {times} times in the average of step {number}"
+        f"the {kinds.verb(odd, 'gradient', 'gradients')} of {name_ranks(odd)}"
+        f" {kinds.verb(odd, 'counts', 'count')} {times} times in the average of step {number}"
     )
     scales = "" if right else ": each rank scales its own, as clipping before the averaging does"
     return Blame(kinds.WEIGHED, odd, f"{words}{scales}")

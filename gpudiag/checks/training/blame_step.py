@@ -60,8 +60,8 @@ def blame_step(wrong: WrongStep) -> Blame:
         after = max(wrong.back_at[rank] for rank in guilty)
         when = f"after step {after}" if after >= 0 else "before the first step"
         words = (
-            f"after step {number}, {name_ranks(guilty)} {kinds.verb(guilty, 'holds', 'hold')} the parameters of"
-            f" {when} again: older weights were loaded"
+            f"after step {number}, {name_ranks(guilty)} {kinds.verb(guilty, 'holds', 'hold')} the parameters"
+            f" of {when} again: older weights were loaded"
         )
         kind = kinds.RANKS_DIFFER if wrong.odd and len(guilty) < len(wrong.together) else kinds.PARAMETERS
         return Blame(kind, guilty, words, remedy=_LOADED_REMEDY)
@@ -100,8 +100,8 @@ def _blame_movement(wrong: WrongStep) -> Blame | None:
     if all(names and names == set(one.tensors) for names, one in zip(unmoved, parts.values(), strict=True)):
         names = next(iter(parts.values())).unmoved
         words = (
-            f"the optimizer leaves {kinds.name_tensors(names)} as {kinds.verb(names, 'it is', 'they are')} in step"
-            f" {number}{wrong.where}, though there is a gradient"
+            f"the optimizer leaves {kinds.name_tensors(names)} as {kinds.verb(names, 'it is', 'they are')}"
+            f" in step {number}{wrong.where}, though there is a gradient"
         )
         return Blame(kinds.TENSOR_NOT_STEPPED, tuple(parts), words)
     rounded = next(iter(parts.values())).rounded_to

@@ -182,8 +182,8 @@ def judge_last_step(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
         return ()
     ranks, names = sorted(together), sorted({name for step in together.values() for name in step.unused})
     message = (
-        f"{kinds.name_tensors(names)} got no gradient in step {last} on {name_ranks(ranks)}, and the other ranks"
-        " did not end that step: they wait for it in the averaging"
+        f"{kinds.name_tensors(names)} got no gradient in step {last} on {name_ranks(ranks)}, and the other"
+        " ranks did not end that step: they wait for it in the averaging"
     )
     evidence = Evidence("unused_parameters", len(names), limit=0, source="verified steps")
     return (kinds.UNUSED.finding(where(measurement, ranks), message, evidence, remedy=_FROZEN_REMEDY),)

@@ -243,8 +243,8 @@ def _judge_shards(
     what = name.replace("_", " ")
     evidence = Evidence(name, here[wrong[0]], unit="elements", limit=limit, source=_KEPT)
     message = (
-        f"{name_ranks(wrong)} {kinds.verb(wrong, 'keeps', 'keep')} {here[wrong[0]]} elements of {what}, of {whole}"
-        f" in all{_describe_split(here[wrong[0]], whole, workers)}"
+        f"{name_ranks(wrong)} {kinds.verb(wrong, 'keeps', 'keep')} {here[wrong[0]]} elements of {what},"
+        f" of {whole} in all{_describe_split(here[wrong[0]], whole, workers)}"
     )
     return kinds.SHARDING.finding(where(measurement, wrong), message, evidence)
 

@@ -110,7 +110,7 @@ def find_launched_jobs(processes: Mapping[int, Process]) -> list[FoundJob]:
 
 
 def _split_by_trial(members: list[_Candidate]) -> list[list[_Candidate]]:
-    """The members by the jobs that they are of: of one rank each, those of a sweep have all variables alike."""
+    """The members by their jobs: the trials of a sweep have one rank each, and all variables alike."""
     python = {one.process.pid for one in members if one.process.python}
     tops = [
         pid for one in members if (pid := one.process.pid) in python and not python & {*one.process.ancestors}

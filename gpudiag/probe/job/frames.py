@@ -222,7 +222,7 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
 
 
 def _may_wait(test: ast.expr) -> bool:
-    """Whether a condition calls more than what asks for a rank: in `if a: b` of one line, it may be what waits."""
+    """Whether a condition calls more than a question for the rank: in `if a: b` of one line it may wait."""
     calls = (one for one in ast.walk(test) if isinstance(one, ast.Call))
     return any("rank" not in ast.unparse(one.func) for one in calls)
 
