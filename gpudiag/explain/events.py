@@ -37,7 +37,8 @@ _ECHO = re.compile(
     r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|Aborting|CalledProcessError|^KeyboardInterrupt|^SystemExit: ?\d*$|"
     r"^Exception: ?(?:-- Process|$)|ExceptionGroup: .*\(\d+ sub-exception|(?:exited|crashed) with (?:exit )?code -?\d+|worker died|"
     r"[Bb]roken[Pp]ipe|^EOFError|Engine core initialization failed|terminated with (?:signal|exit code)|interrupted by signal|"
-    r"ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|Node failure|unhandled system error"
+    r"ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|Node failure|unhandled system error|"
+    r"^_?queue\.(?:Empty|Full)\b"
 )
 
 
@@ -54,7 +55,7 @@ _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
 # An exception that only reports how a program ended, or that holds another: a cause that another line names
 # counts before it.
 _OF_ANOTHER = re.compile(
-    r"\bTraceback:|EnforceNotMet: |(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|code)\b"
+    r"\bTraceback:|EnforceNotMet: |Py4JJavaError: |(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|code)\b"
 )
 _OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
 _UNKNOWN_TOPICS = ("nccl.warning", "nccl.unhandled")
@@ -131,6 +132,7 @@ class Event:
     quote: str = ""  # the words of the log, where the text is not them
     note: str = ""  # how its time was found
     last_line: int = 0  # that shows it, where several do
+    origin: str = ""  # the exception from which this one was raised
 
     @property
     def excerpt(self) -> str:
@@ -199,7 +201,8 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             if topic == "rank.killed" and _was_killed_by_its_server(log.facts, shown.number):
                 standing = Standing.ECHO
             rank = job.rank_of(log, speaker)
-            if rank is None and not speaker.pod and standing is Standing.CAUSE and found.failure is not None:
+            unnamed = rank is None and not speaker.pod and found.failure is not None
+            if unnamed and standing in (Standing.CAUSE, Standing.UNKNOWN):
                 rank = _rank_of_table(log, aborted=shown.where == "")
             events.append(
                 Event(
@@ -309,7 +312,7 @@ def _of_raised(
     return Event(
         standing, _topic_of_missing_file(job, raised.text, host), raised.text, log.name, number, raised.number, rank, host,
         raised.speaker.pod or log.place.pod, raised.at or raised.before_at, raised.at is not None, log.attempt_at(raised.number), raised.where,
-        quality=2 if raised.is_cut else 0 if raised.where else 1, quote=raised.quote,
+        quality=2 if raised.is_cut else 0 if raised.where else 1, quote=raised.quote, origin=raised.inner_text,
     )  # fmt: skip
 
 
@@ -358,7 +361,9 @@ def is_foreign(line: LogLine) -> bool:
 def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     """The last line that calls itself an error, where the log ends with it or a launcher reports that a rank failed."""
     line = log.facts.last_error
-    if line is None or log.facts.raised or log.facts.went_on(line.number):
+    if line is None or log.facts.went_on(line.number):
+        return []
+    if any(_standing_of_raised(one) is not Standing.ECHO for one in log.facts.raised):
         return []
     if any(topic not in _REPORTS for topic in log.facts.found):
         return []
@@ -367,7 +372,10 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
         return []
     if log.facts.moved_after(line.number) or (_GOES_ON.search(line.body) and log.facts.lines > line.number):
         return []
-    failed = reported is not None or any(
+    raised = min((one.number for one in log.facts.raised), default=None)
+    if raised is not None and raised < line.number:
+        return []
+    failed = reported is not None or raised is not None or any(
         gone.code for other in job.logs for gone in other.facts.of_ranks.exits
     )
     if not failed and (log.facts.lines - line.number > _ENDED_LINES or is_foreign(line)):

@@ -88,7 +88,9 @@ _SYSLOG_SPEAKER = re.compile(
     rf"(?:\w{{3}} +\d{{1,2}} \d\d:\d\d:\d\d|{_TIME}) (?P<host>(?!std(?:err|out)\b)[\w.-]+) (?:kernel|[\w./@-]+\[\d+\]):"
 )
 _NCCL_LEVEL = re.compile(r"\bNCCL (INFO|TRACE|WARN|ERROR|ABORT)\b")
-_GLOG_LEVEL = re.compile(r"(?:^|[\s\[])([DIWEF])(?:\d{4} \d\d:\d\d:|\d{4} \d|(?= \w+\.(?:cpp|cc):\d+\]))")
+_GLOG_LEVEL = re.compile(
+    r"(?:^|[\s\[])([DIWEF])(?:\d{4} \d\d:\d\d:|\d{4} \d|(?= \w+\.(?:cpp|cc):\d+\])|(?= \d+ \d+\]))"  # Ray: E 24507 24507]
+)
 _TENSORFLOW_LEVEL = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: ([IWEF]) \w+/")
 _WORD_LEVEL = re.compile(
     r"(?:^|[\s\[|<(:-])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|ERR|CRITICAL|FATAL)(?:$|[\s\]|>):-])"

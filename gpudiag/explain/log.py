@@ -46,6 +46,8 @@ _MAX_LATELY = 64  # lines that may show progress, of which the last are looked a
 _MESSAGE_LINES = 12  # that an exception's message may span
 _WORDS = re.compile(r"\w")  # of a message: no rule of dashes
 _HOLDS_ANOTHER = re.compile(r": .*:$")  # the message of an exception that is another's traceback
+# The header of a traceback that the exception before it brings along, from a worker or another rank.
+_BROUGHT_ALONG = re.compile(r"\b(?:Original|Remote|Worker) Traceback|\): \(RANK \d+\)")
 _XID_MARK = re.compile(r"Xid \(")  # SXid too
 _CRASH_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)')
 _CRASH_LINES = 6
@@ -104,7 +106,8 @@ _DONE_BYTES = re.compile(_DONE.pattern.encode())
 _STEP_BYTES = 500  # of a line that may show progress
 _ERROR_LINE = re.compile(
     r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
-    r"Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
+    r"Assertion [`'\"].*failed|^[\w./<>\[\] -]{1,80}: error: |^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
+    r"\b(?:CUDA|Cuda|CU\w+|cu\w+|HIP|hip\w*) (?:runtime |driver )?(?:[Ee]rror|[Ff]ailure)\b|"
     r"\b[A-Z]\w*(?:Error|Exception): |^terminate called|^Aborted|Segmentation fault|^curl: \(\d+\)"
 )
 
@@ -382,9 +385,9 @@ class _Reader:
         if (
             HEADER in line.body
             and (before := self._last.get(line.stream))
-            and _HOLDS_ANOTHER.search(before.text)
+            and (_HOLDS_ANOTHER.search(before.text) or _BROUGHT_ALONG.search(line.body))
         ):
-            self._forget_wrapper(before, line.number)
+            self._forget_wrapper(before, line)
         ended, is_frame = self.tracebacks.add(line)
         if is_frame and HEADER in line.body and line.body.lstrip().startswith("traceback :"):
             of_row = self.tracebacks.open[line.stream]  # in torchrun's table, where each row has its rank
@@ -440,9 +443,12 @@ class _Reader:
                 self.facts.last_error = line
         return self.facts.last_error is not None and self.facts.last_error in lines
 
-    def _forget_wrapper(self, wrapper: Traceback, number: int) -> None:
+    def _forget_wrapper(self, wrapper: Traceback, line: LogLine) -> None:
         """Drop the exception whose message goes on with the traceback of another one at that line."""
-        if number <= self._wanted_until and wrapper in self.tracebacks.done:
+        is_next = line.number <= self._wanted_until or (
+            line.number - wrapper.raised_at <= 2 and _BROUGHT_ALONG.search(line.body)
+        )
+        if is_next and wrapper in self.tracebacks.done:
             self.tracebacks.done.remove(wrapper)
 
     def _raised_in_message(self, line: LogLine) -> Traceback:
