@@ -55,7 +55,7 @@ _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
 # An exception that only reports how a program ended, or that holds another: a cause that another line names
 # counts before it.
 _OF_ANOTHER = re.compile(
-    r"\bTraceback:|EnforceNotMet: |Py4JJavaError: |(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|code)\b"
+    r"\bTraceback:|EnforceNotMet: |Py4JJavaError: |root error\(s\) found|(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|code)\b"
 )
 _OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
 _UNKNOWN_TOPICS = ("nccl.warning", "nccl.unhandled")
@@ -365,7 +365,7 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
         return []
     if any(_standing_of_raised(one) is not Standing.ECHO for one in log.facts.raised):
         return []
-    if any(topic not in _REPORTS for topic in log.facts.found):
+    if any(topic not in _REPORTS and not _is_abort_after(log, topic, line) for topic in log.facts.found):
         return []
     reported = min((found.numbers[0] for found in log.facts.found.values()), default=None)
     if reported is not None and not 0 < reported - line.number <= _JUST_BEFORE:
@@ -375,8 +375,10 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     raised = min((one.number for one in log.facts.raised), default=None)
     if raised is not None and raised < line.number:
         return []
-    failed = reported is not None or raised is not None or any(
-        gone.code for other in job.logs for gone in other.facts.of_ranks.exits
+    failed = (
+        reported is not None
+        or raised is not None
+        or any(gone.code for other in job.logs for gone in other.facts.of_ranks.exits)
     )
     if not failed and (log.facts.lines - line.number > _ENDED_LINES or is_foreign(line)):
         return []
@@ -390,6 +392,12 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             line.speaker.pod or log.place.pod, line.at, line.at is not None, log.attempt_at(line.number), quality=2,
         )
     ]  # fmt: skip
+
+
+def _is_abort_after(log: LogOfJob, topic: str, line: LogLine) -> bool:
+    """Whether a crash is the abort that follows an assertion of C, which is the line before it."""
+    found = log.facts.found[topic]
+    return topic == "rank.crashed" and "Assertion " in line.body and 0 < found.numbers[0] - line.number <= 2
 
 
 def _exits(job: Identities, found: list[Event]) -> list[Event]:

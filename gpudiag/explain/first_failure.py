@@ -105,9 +105,7 @@ def is_outlived_warning(job: Identities, event: Event) -> bool:
 
 def _is_mere_warning(event: Event) -> bool:
     """Whether an event is a warning that runs may outlive: no error that comes after it follows from it."""
-    return (
-        _is_weak(event) and event.topic != "nccl.warning" and read_level(event.text) is Level.WARNING
-    )
+    return _is_weak(event) and event.topic != "nccl.warning" and read_level(event.text) is Level.WARNING
 
 
 def _is_weak(event: Event) -> bool:
@@ -172,7 +170,8 @@ def _reach(event: Event, found: list[Group]) -> timedelta:
 
 def _weight(group: Group, found: list[Group]) -> tuple[object, ...]:
     event = group.first
-    is_own_end = event.standing is Standing.ENDED and event.quality == 0 and event.code != ABORT
+    is_abort = event.code == ABORT or (event.code is None and _ABORTED.search(event.text) is not None)
+    is_own_end = event.standing is Standing.ENDED and event.quality == 0 and not is_abort
     # A process that aborts logs the reason before.
     standing = Standing.CAUSE if is_own_end else event.standing
     bare = [other for other in found if _is_report_of_link(other.first, found)]

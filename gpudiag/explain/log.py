@@ -58,7 +58,7 @@ _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 _TALK = re.compile(
     r"^\s*(?:\+ |#|//|>>> )|(?:PASSED|SKIPPED|XFAIL|\.\.\. ok)\b|^[0-9a-f]{7,40} [A-Z]|"
     r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
-    r"you can ignore this warning|nv_get_p2p_free_callback|Thread is unstuck|"
+    r"you can ignore this warning|nv_get_p2p_free_callback|Metrics will not be exported|Thread is unstuck|"
     r"^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|commit|Merge|Author:)\b"
 )
 # Of these lines, those with content: a launcher's command that a shell echoes, and what nccl-tests found.
@@ -105,9 +105,10 @@ _DONE = re.compile(
 _DONE_BYTES = re.compile(_DONE.pattern.encode())
 _STEP_BYTES = 500  # of a line that may show progress
 _ERROR_LINE = re.compile(
-    r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
+    r"^\s*(?:[\[(][^\])]{1,60}[\])] )?(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!](?!\s*-?\d*\.\d)|"
+    r"\bwhat\(\): |"
     r"Assertion [`'\"].*failed|^[\w./<>\[\] -]{1,80}: error: |^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
-    r"\b(?:CUDA|Cuda|CU\w+|cu\w+|HIP|hip\w*) (?:runtime |driver )?(?:[Ee]rror|[Ff]ailure)\b|"
+    r"\b(?:CUDA|Cuda|CU\w+|cu\w+|HIP|hip\w*) (?:runtime |driver )?(?:[Ee]rror|[Ff]ailure)\b(?!:? 0\b| check| handl)|"
     r"\b[A-Z]\w*(?:Error|Exception): |^terminate called|^Aborted|Segmentation fault|^curl: \(\d+\)"
 )
 
@@ -568,6 +569,8 @@ def _prefer_own(known: str, later: str) -> str:
 
 
 def _raised(traceback: Traceback) -> Raised:
+    own = [place for place, frame in enumerate(traceback.frames) if not LIBRARY.search(frame)]
+    below = traceback.frames[own[-1] if own else 0 :]
     return Raised(
         traceback.text,
         traceback.raised_at,
@@ -577,6 +580,6 @@ def _raised(traceback: Traceback) -> Raised:
         traceback.at,
         traceback.text == CUT,
         traceback.before_at,
-        is_of_peers=not traceback.frames or any(_PEERS.search(frame) for frame in traceback.frames),
+        is_of_peers=not below or any(_PEERS.search(frame) for frame in below),
         quote=traceback.last_words if traceback.text == CUT else "",
     )

@@ -5,6 +5,22 @@ import re
 _LOOK = "Read the log of the server at that address: does it still run?"
 _KINDS = (
     (r"AssertionError|Assertion .*failed", "an assertion of the job's own code, or of a library that it calls, failed", ""),
+    (
+        r"loading state_dict|size mismatch for|[Mm]issing key|[Uu]nexpected key",
+        "the checkpoint does not fit the model: another architecture, or another number of shards or ranks",
+        "",
+    ),
+    (
+        r"unexpected keyword argument|multiple values for|has no attribute|cannot import name",
+        "two packages, or one of them and the job's code, are of versions that do not fit together",
+        "`pip list` there, against the versions that the package of the last frame asks for.",
+    ),
+    (r"tensors to be on the same device", "a tensor was not moved to the device of its rank", ""),
+    (
+        r"sizes? of tensor|shapes? .*(?:mismatch|cannot be multiplied)|to be equal size",
+        "tensors meet whose sizes do not fit: a sample or a setting is another than the code expects",
+        "",
+    ),
     (r"ModuleNotFoundError|ImportError", "a Python package or a part of it is not in the environment that ran", ""),
     (r"FileNotFoundError|No such file", "a path that does not exist on this host: is it mounted here?", ""),
     (r"PermissionError|Permission denied", "this user may not use that file: `ls -l` it and its folders", ""),
