@@ -10,6 +10,7 @@ from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.lines import LogLine, Speaker
 from gpudiag.explain.log import CUT, WENT_ON, Found, LogFacts, Raised
 from gpudiag.explain.rank_facts import Exit
+from gpudiag.explain.unknown_lines import is_foreign
 from gpudiag.model.explanation import Role
 from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.reference.failures import ANY_CAUSE, Origin, failures
@@ -60,20 +61,6 @@ _OF_ANOTHER = re.compile(
 _OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
 _UNKNOWN_TOPICS = ("nccl.warning", "nccl.unhandled")
 _WAITED_TOPICS = ("collective.timed_out", "engine.worker_silent")
-
-
-# Last words of services, and of tools that a job's script calls beside its ranks, by the form that they write
-# them in: Go's klog, Java and Node.js stacks, PostgreSQL, gunicorn, Slurm's daemons, containerd and other
-# programs in Go; git, aws, TensorBoard. Alone in a text they are no rank's.
-_FOREIGN = re.compile(
-    r"^[IWEF]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\]|^Exception in thread \"|^\s+at [\w.$/]+\(|\bE(?:ADDRINUSE|CONNREFUSED|ACCES|NOENT): |"
-    r"\[\d+\](?: \S+@\S+)? (?:LOG|ERROR|FATAL|PANIC):  |[+-]\d{4}\] \[\d+\] \[(?:ERROR|CRITICAL)\]|"
-    r"^\[\d{4}-\d\d-\d\dT[\d:.]+\](?: \[[\d.\w]+\])? (?:error|fatal): |"
-    r"^time=\S+ level=(?:error|fatal) msg=|^level=(?:error|fatal) |"
-    r"^fatal: |^fatal error: (?!.*\.(?:h|cuh|hpp)\b)|TensorBoard could not"
-)
-
-
 # An error whose own text reports that the program does without, or tries again.
 _GOES_ON = re.compile(
     r"\b(?:[Cc]ontinuing|[Rr]etrying|[Ww]ill (?:be )?retr(?:y|ied)|[Ff]alling back|[Nn]on-fatal|[Nn]ot fatal|[Hh]armless|[Ii]gnoring)\b"
@@ -351,11 +338,6 @@ def _rank_of_table(log: LogOfJob, aborted: bool = False) -> int | None:
         (gone.rank for gone in log.facts.of_ranks.exits if gone.is_first and gone.rank in silent), None
     )
     return first if first is not None else next(iter(silent)) if len(silent) == 1 else None
-
-
-def is_foreign(line: LogLine) -> bool:
-    """Whether a line has the form of a service, or of a tool beside the ranks."""
-    return _FOREIGN.search(line.whole) is not None
 
 
 def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:

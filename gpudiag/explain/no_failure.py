@@ -1,10 +1,10 @@
 """The verdict on logs that show no failure: what was worth a note, what the run outlived, and how far it came."""
 
 from gpudiag.explain.absence import last_steps
-from gpudiag.explain.events import Event, Standing, is_foreign
+from gpudiag.explain.events import Event, Standing
 from gpudiag.explain.first_failure import order_of
 from gpudiag.explain.identity import Identities
-from gpudiag.explain.unknown_lines import MOST_UNKNOWN_LINES
+from gpudiag.explain.unknown_lines import MOST_UNKNOWN_LINES, is_foreign
 from gpudiag.model.explanation import Verdict, VerdictKind
 from gpudiag.model.number_ranges import count_of
 from gpudiag.model.untrusted_text import mask_text
