@@ -20,7 +20,8 @@ RAISED_MARK = re.compile(
 )
 ERROR_MARK = re.compile(
     rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|"
-    rb"terminate called|egmentation|curl:|Aborted|BUG: "
+    rb"terminate called|egmentation|curl:|Aborted|BUG: |"
+    rb"\s[EF]  \]"  # Ray's level of an error, in a line without its digits
 )
 DOUBT_MARK = re.compile(rb"ailed\b|FAILED|imed out|xceeded|borting|UNAVAILABLE|revoked")
 # A part of every line that one of these finds: four letters of it without a space are its key.
@@ -32,7 +33,7 @@ _RAISED_PARTS = (
 _ERROR_PARTS = (
     *(b"rror", b"ERROR", b"atal", b"FATAL", b"what()", b"ssertion", b"anic", b"such", b"denied", b"found",
       b"terminate"),
-    *(b"egmentation", b"curl:", b"Aborted", b"BUG:"),
+    *(b"egmentation", b"curl:", b"Aborted", b"BUG:", b".cc:"),
 )  # fmt: skip
 _DOUBT_PARTS = (b"ailed", b"FAILED", b"imed", b"xceeded", b"borting", b"UNAVAILABLE", b"revoked")
 # A mark of fewer letters in one word.

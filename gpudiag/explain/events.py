@@ -10,6 +10,7 @@ from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.lines import LogLine, Speaker
 from gpudiag.explain.log import CUT, WENT_ON, Found, LogFacts, Raised
 from gpudiag.explain.rank_facts import Exit
+from gpudiag.explain.unknown_lines import is_foreign
 from gpudiag.model.explanation import Role
 from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.reference.failures import ANY_CAUSE, Origin, failures
@@ -33,15 +34,14 @@ _ECHO = re.compile(
     r"communicator was aborted|Timed out waiting|ChildFailedError|SignalException|got signal: |"
     r"Rendezvous\w*Error|Failed to recv, got 0 bytes|DistNetworkError|DistStoreError|Socket Timeout|"
     r"wait timeout after|client socket has timed out|DistBackendError|Application timeout caused|"
-    r"successfully reached monitoredBarrier|killed by signal: Terminated|"
-    r"[Gg]loo.*(?:connect|timeout|timed out)|peer closed|Some NCCL operations|[Ww]atchdog|"
-    r"ProcessExitedException|ProcessRaisedException|NCCL error|ncclRemoteError|RayTaskError|RayActorError|"
-    r"ActorDiedError|WorkerCrashedError|Aborting|CalledProcessError|^KeyboardInterrupt|^SystemExit: ?\d*$|"
-    r"^Exception: ?(?:-- Process|$)|ExceptionGroup: .*\(\d+ sub-exception|"
-    r"(?:exited|crashed) with (?:exit )?code -?\d+|worker died|[Bb]roken[Pp]ipe|^EOFError|"
-    r"Engine core initialization failed|terminated with (?:signal|exit code)|interrupted by signal|"
-    r"ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|Node failure|"
-    r"unhandled system error"
+    r"successfully reached monitoredBarrier|killed by signal: Terminated|[Gg]loo.*(?:connect|timeout|"
+    r"timed out)|peer closed|Some NCCL operations|[Ww]atchdog|ProcessExitedException|ProcessRaisedException|"
+    r"NCCL error|ncclRemoteError|RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|Aborting|"
+    r"CalledProcessError|^KeyboardInterrupt|^SystemExit: ?\d*$|^Exception: ?(?:-- Process|$)|"
+    r"ExceptionGroup: .*\(\d+ sub-exception|(?:exited|crashed) with (?:exit )?code -?\d+|worker died|"
+    r"[Bb]roken[Pp]ipe|^EOFError|Engine core initialization failed|terminated with (?:signal|exit code)|"
+    r"interrupted by signal|ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|"
+    r"Node failure|unhandled system error|^_?queue\.(?:Empty|Full)\b"
 )
 # These are a rank's own failure where its own code raised them, as when it reads a file or calls a program.
 _ANYWHERE = re.compile(
@@ -57,22 +57,13 @@ _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
 # An exception that only reports how a program ended, or that holds another: a cause that another line names
 # counts before it.
 _OF_ANOTHER = re.compile(
-    r"\bTraceback:|EnforceNotMet: |(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? "
-    r"(?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|code)\b"
+    r"\bTraceback:|EnforceNotMet: |Py4JJavaError: |root error\(s\) found|(?:exit(?:ed)?|failed|finished|"
+    r"returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|"
+    r"code)\b"
 )
 _OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
 _UNKNOWN_TOPICS = ("nccl.warning", "nccl.unhandled")
 _WAITED_TOPICS = ("collective.timed_out", "engine.worker_silent")
-# Last words of services, and of tools that a job's script calls beside its ranks, by the form that they write
-# them in: Go's klog, Java and Node.js stacks, PostgreSQL, gunicorn, Slurm's daemons, containerd and other
-# programs in Go; git, aws, TensorBoard. Alone in a text they are no rank's.
-_FOREIGN = re.compile(
-    r"^[IWEF]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\]|^Exception in thread \"|^\s+at [\w.$/]+\(|"
-    r"\bE(?:ADDRINUSE|CONNREFUSED|ACCES|NOENT): |\[\d+\](?: \S+@\S+)? (?:LOG|ERROR|FATAL|PANIC):  |"
-    r"[+-]\d{4}\] \[\d+\] \[(?:ERROR|CRITICAL)\]|"
-    r"^\[\d{4}-\d\d-\d\dT[\d:.]+\](?: \[[\d.\w]+\])? (?:error|fatal): |^time=\S+ level=(?:error|fatal) msg=|"
-    r"^level=(?:error|fatal) |^fatal: |^fatal error: (?!.*\.(?:h|cuh|hpp)\b)|TensorBoard could not"
-)
 # An error whose own text reports that the program does without, or tries again.
 _GOES_ON = re.compile(
     r"\b(?:[Cc]ontinuing|[Rr]etrying|[Ww]ill (?:be )?retr(?:y|ied)|[Ff]alling back|[Nn]on-fatal|[Nn]ot fatal|"
@@ -130,6 +121,7 @@ class Event:
     quote: str = ""  # the words of the log, where the text is not them
     note: str = ""  # how its time was found
     last_line: int = 0  # that shows it, where several do
+    origin: str = ""  # the exception from which this one was raised
 
     @property
     def excerpt(self) -> str:
@@ -198,7 +190,8 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             if topic == "rank.killed" and _was_killed_by_its_server(log.facts, shown.number):
                 standing = Standing.ECHO
             rank = job.rank_of(log, speaker)
-            if rank is None and not speaker.pod and standing is Standing.CAUSE and found.failure is not None:
+            unnamed = rank is None and not speaker.pod and found.failure is not None
+            if unnamed and standing in (Standing.CAUSE, Standing.UNKNOWN):
                 rank = _rank_of_table(log, aborted=shown.where == "")
             events.append(
                 Event(
@@ -312,6 +305,7 @@ def _of_raised(
         raised.number, rank, host, raised.speaker.pod or log.place.pod, raised.at or raised.before_at,
         raised.at is not None, log.attempt_at(raised.number), raised.where,
         quality=2 if raised.is_cut else 0 if raised.where else 1, quote=raised.quote,
+        origin=raised.inner_text,
     )  # fmt: skip
 
 
@@ -352,25 +346,27 @@ def _rank_of_table(log: LogOfJob, aborted: bool = False) -> int | None:
     return first if first is not None else next(iter(silent)) if len(silent) == 1 else None
 
 
-def is_foreign(line: LogLine) -> bool:
-    """Whether a line has the form of a service, or of a tool beside the ranks."""
-    return _FOREIGN.search(line.whole) is not None
-
-
 def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     """The last line that calls itself an error, if the log ends with it or a launcher saw a rank fail."""
     line = log.facts.last_error
-    if line is None or log.facts.raised or log.facts.went_on(line.number):
+    if line is None or log.facts.went_on(line.number):
         return []
-    if any(topic not in _REPORTS for topic in log.facts.found):
+    if any(_standing_of_raised(one) is not Standing.ECHO for one in log.facts.raised):
+        return []
+    if any(topic not in _REPORTS and not _is_abort_after(log, topic, line) for topic in log.facts.found):
         return []
     reported = min((found.numbers[0] for found in log.facts.found.values()), default=None)
     if reported is not None and not 0 < reported - line.number <= _JUST_BEFORE:
         return []
     if log.facts.moved_after(line.number) or (_GOES_ON.search(line.body) and log.facts.lines > line.number):
         return []
-    failed = reported is not None or any(
-        gone.code for other in job.logs for gone in other.facts.of_ranks.exits
+    raised = min((one.number for one in log.facts.raised), default=None)
+    if raised is not None and raised < line.number:
+        return []
+    failed = (
+        reported is not None
+        or raised is not None
+        or any(gone.code for other in job.logs for gone in other.facts.of_ranks.exits)
     )
     if not failed and (log.facts.lines - line.number > _ENDED_LINES or is_foreign(line)):
         return []
@@ -385,6 +381,12 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             line.at, line.at is not None, log.attempt_at(line.number), quality=2,
         )
     ]  # fmt: skip
+
+
+def _is_abort_after(log: LogOfJob, topic: str, line: LogLine) -> bool:
+    """Whether a crash is the abort that follows an assertion of C, which is the line before it."""
+    found = log.facts.found[topic]
+    return topic == "rank.crashed" and "Assertion " in line.body and 0 < found.numbers[0] - line.number <= 2
 
 
 def _exits(job: Identities, found: list[Event]) -> list[Event]:

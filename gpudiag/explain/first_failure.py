@@ -8,6 +8,7 @@ from datetime import timedelta
 from gpudiag.explain.absence import NEVER_MET, Waited
 from gpudiag.explain.events import SKEW, Event, Standing
 from gpudiag.explain.identity import Identities
+from gpudiag.explain.lines import Level, read_level
 from gpudiag.reference.failures import ANY_CAUSE, failures
 
 _GUESSED = timedelta(seconds=120)  # the time of a line without one is that of a line before it
@@ -47,11 +48,14 @@ class Group:
         return tuple(sorted({event.host for event in self.events if event.host}))
 
 
+def is_bare_exit(event: Event) -> bool:
+    """Whether an event only reports that a rank ended with an exit status."""
+    return event.standing is Standing.ENDED and event.quality > 1
+
+
 def is_weak_word(event: Event) -> bool:
     """Whether an event only reports that a rank was ended, not why: a signal from outside, an exit status."""
-    return (event.standing is Standing.OUTSIDE and event.quality > 0) or (
-        event.standing is Standing.ENDED and event.quality > 1
-    )
+    return (event.standing is Standing.OUTSIDE and event.quality > 0) or is_bare_exit(event)
 
 
 def beats(waited: Waited, root: Group, events: list[Event]) -> bool:
@@ -84,7 +88,7 @@ def find_first_unknown(job: Identities, events: list[Event]) -> Group | None:
             continue
         if first.is_cut:  # it shows nothing, and the other line at least what it followed from
             return None
-        if event.topic in REPORTS:
+        if event.topic in REPORTS or _is_mere_warning(event):
             continue
         same_log = event.log_number == first.log_number
         if event.at and first.at and event.is_exact and first.is_exact and event.at + SKEW < first.at:
@@ -96,8 +100,16 @@ def find_first_unknown(job: Identities, events: list[Event]) -> Group | None:
 
 def is_outlived_warning(job: Identities, event: Event) -> bool:
     """Whether an event is a warning that runs may outlive, with a step or the end of NCCL's init after it."""
-    is_weak = event.topic in failures() and failures()[event.topic].weak
-    return is_weak and job.logs[event.log_number].facts.moved_after(max(event.line, event.last_line))
+    return _is_weak(event) and job.logs[event.log_number].facts.moved_after(max(event.line, event.last_line))
+
+
+def _is_mere_warning(event: Event) -> bool:
+    """Whether an event is a warning that runs may outlive: no error that comes after it follows from it."""
+    return _is_weak(event) and event.topic != "nccl.warning" and read_level(event.text) is Level.WARNING
+
+
+def _is_weak(event: Event) -> bool:
+    return event.topic in failures() and failures()[event.topic].weak
 
 
 def is_explained_by_absence(event: Event, events: list[Event]) -> bool:
@@ -158,15 +170,19 @@ def _reach(event: Event, found: list[Group]) -> timedelta:
 
 def _weight(group: Group, found: list[Group]) -> tuple[object, ...]:
     event = group.first
-    is_own_end = event.standing is Standing.ENDED and event.quality == 0 and event.code != ABORT
+    is_abort = event.code == ABORT or (event.code is None and _ABORTED.search(event.text) is not None)
+    is_own_end = event.standing is Standing.ENDED and event.quality == 0 and not is_abort
     # A process that aborts logs the reason before.
     standing = Standing.CAUSE if is_own_end else event.standing
-    late = event.standing is Standing.LINK and len(found) > 1
+    bare = [other for other in found if _is_report_of_link(other.first, found)]
+    late = event.standing is Standing.LINK and len(found) - len(bare) > 1
     follows = failures()[event.topic].follows if event.topic in failures() else ()
     others = {other.first.topic for other in found if other is not group}
     # Ctrl-C is what a scheduler's own signal looks like from within.
-    is_echo = any(topic in others for topic in follows) or (
-        ANY_CAUSE in follows and bool(others - {"launch.interrupted"})
+    is_echo = (
+        group in bare
+        or any(topic in others for topic in follows)
+        or (ANY_CAUSE in follows and bool(others - {"launch.interrupted"}))
     )
     several = len({other.first.log_number for other in found}) > 1
     quality = event.quality if several or event.quality > 1 else min(event.quality, 1)
@@ -174,6 +190,16 @@ def _weight(group: Group, found: list[Group]) -> tuple[object, ...]:
     at = event.at if several or all(other.first.at for other in found) else None
     clock = at.timestamp() if at is not None else 0.0
     return (is_echo, late, standing, quality, at is None, clock, event.log_number, event.line)
+
+
+def _is_report_of_link(event: Event, found: list[Group]) -> bool:
+    """Whether an exception without a frame only repeats an error of the network from before it in its log."""
+    return (event.topic, event.where, event.code) == ("", "", None) and any(
+        other.first.standing is Standing.LINK
+        and other.first.log_number == event.log_number
+        and other.first.line < event.line
+        for other in found
+    )
 
 
 def order_of(event: Event) -> tuple[object, ...]:

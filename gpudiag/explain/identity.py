@@ -52,6 +52,8 @@ class Identities:
         local = speaker.local_rank if speaker.local_rank is not None else log.place.local_rank
         if local is not None and local in log.ranks_of_local:
             return log.ranks_of_local[local]
+        if speaker.spawned is not None and len(self.logs) == 1 and not log.facts.of_ranks.node_rank:
+            return log.ranks_of_local.get(speaker.spawned, speaker.spawned)
         if speaker.task is not None and self.tasks_are_ranks:
             return speaker.task
         return log.rank if speaker.task is None and not speaker.pod else None

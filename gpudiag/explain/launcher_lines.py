@@ -84,6 +84,16 @@ def _vllm_worker_ended(facts: RankFacts, line: LogLine, match: Match) -> None:
 
 
 @_reads(
+    "process unexpectedly failed",
+    pattern=r"process unexpectedly failed with (?:an )?exit ?code[ =](-?\d+)\. pid=(\d+)",
+)
+def _sglang_child_ended(facts: RankFacts, line: LogLine, match: Match) -> None:
+    code = int(match[1])
+    status = code >> 8 if code > 255 else code  # older releases print what wait() returns
+    facts.exits.append(_exit(line, host=line.speaker.host, pid=int(match[2]), code=status))
+
+
+@_reads(
     *("exited with code", "crashed with exit code"),
     pattern=r"(?:Global rank (\d+) \(PID (\d+)\) exited with|\bRank (\d+) crashed with exit) code (-?\d+)",
 )

@@ -95,7 +95,10 @@ _SYSLOG_SPEAKER = re.compile(
     rf"[\w./@-]+\[\d+\]):"
 )
 _NCCL_LEVEL = re.compile(r"\bNCCL (INFO|TRACE|WARN|ERROR|ABORT)\b")
-_GLOG_LEVEL = re.compile(r"(?:^|[\s\[])([DIWEF])(?:\d{4} \d\d:\d\d:|\d{4} \d|(?= \w+\.(?:cpp|cc):\d+\]))")
+_GLOG_LEVEL = re.compile(
+    r"(?:^|[\s\[])([DIWEF])(?:\d{4} \d\d:\d\d:|\d{4} \d|(?= \w+\.(?:cpp|cc):\d+\])"
+    r"|(?= \d+ \d+\]))"  # Ray: E 24507 24507]
+)
 _TENSORFLOW_LEVEL = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: ([IWEF]) \w+/")
 _WORD_LEVEL = re.compile(
     r"(?:^|[\s\[|<(:-])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|ERR|CRITICAL|FATAL)(?:$|[\s\]|>):-])"
@@ -106,6 +109,10 @@ _LEVEL_WITHIN = 160
 HEADER = "Traceback (most recent call last)"
 # torch.distributed.checkpoint: whose traceback another rank prints.
 _OF_RANK = re.compile(r"\): \(RANK (\d+)\)")
+# Ray Train and torch.multiprocessing: whose traceback comes next.
+_ANNOUNCED = re.compile(
+    r"\[Rank (?P<rank>\d+) Error Snippet\]|-- Process (?P<spawned>\d+) terminated with the"
+)
 _MAX_LINES = 400  # of one traceback
 _GROUP_EDGE = re.compile(r"^\s*[|+] ?(?!-)")
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
@@ -151,6 +158,7 @@ class Speaker:
 
     rank: int | None = None
     local_rank: int | None = None
+    spawned: int | None = None  # number of a process that torch.multiprocessing started on its host
     task: int | None = None  # of srun --label or SkyPilot: a rank, or a node where each task is a torchrun
     pod: str = ""
     host: str = ""
@@ -434,13 +442,23 @@ class TracebackReader:
     done: list[Traceback] = field(default_factory=list)
     _ignored: dict[str, int] = field(default_factory=dict)  # number of that line
     _inner: dict[str, Traceback] = field(default_factory=dict)  # an exception that another follows
+    # The line that names whose traceback comes next, and whose.
+    _announced: dict[str, tuple[int, Speaker]] = field(default_factory=dict)
 
     def add(self, line: LogLine) -> tuple[Traceback | None, bool]:
         """The traceback that this line ends, if any; and whether the line is part of one that goes on."""
         if line.body.startswith("Exception ignored in"):
             self._ignored[line.stream] = line.number
             return None, True
+        if whose := _ANNOUNCED.search(line.body):
+            rank, spawned = (int(whose[name]) if whose[name] else None for name in ("rank", "spawned"))
+            speaker = replace(line.speaker, rank=rank, spawned=spawned)
+            self._announced[line.stream] = line.number, speaker
+            return None, False
         if HEADER in line.body:
+            number, announced = self._announced.pop(line.stream, (0, line.speaker))
+            if line.number - number <= 2:
+                line = replace(line, speaker=announced)
             known = self.open.get(line.stream)
             if known is None or known.frames:
                 is_group = "Exception Group" in line.body

@@ -46,6 +46,8 @@ _MAX_LATELY = 64  # lines that may show progress, of which the last are looked a
 _MESSAGE_LINES = 12  # that an exception's message may span
 _WORDS = re.compile(r"\w")  # of a message: no rule of dashes
 _HOLDS_ANOTHER = re.compile(r": .*:$")  # the message of an exception that is another's traceback
+# The header of a traceback that the exception before it brings along, from a worker or another rank.
+_BROUGHT_ALONG = re.compile(r"\b(?:Original|Remote|Worker) Traceback|\): \(RANK \d+\)")
 _XID_MARK = re.compile(r"Xid \(")  # SXid too
 _CRASH_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)')
 _CRASH_LINES = 6
@@ -54,11 +56,11 @@ _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 # Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting, and what takes
 # itself back.
 _TALK = re.compile(
-    r"^\s*(?:\+ |#|//|>>> )|(?:PASSED|SKIPPED|XFAIL|\.\.\. ok)\b|^[0-9a-f]{7,40} [A-Z]|"
-    r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|"
+    r"^\s*(?:\+ |#|//|>>> )|(?:PASSED|SKIPPED|XFAIL|\.\.\. ok)\b|^[0-9a-f]{7,40} [A-Z]|\"(?:GET|POST|HEAD|"
+    r"PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|"
     r"[Cc]omputation placer already registered|you can ignore this warning|nv_get_p2p_free_callback|"
-    r"Thread is unstuck|^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|"
-    r"commit|Merge|Author:)\b"
+    r"Metrics will not be exported|Thread is unstuck|^(?:Collecting|Downloading|Requirement already|"
+    r"Successfully|Installing|Using cached|commit|Merge|Author:)\b"
 )
 # Of these lines, those with content: a launcher's command that a shell echoes, and what nccl-tests found.
 _TALK_WITH_CONTENT = re.compile(r"^\s*\+ .*\bn(?:nodes|um[-_]machines)\b|^\s*# Out of bounds")
@@ -110,10 +112,12 @@ _DONE = re.compile(
 _DONE_BYTES = re.compile(_DONE.pattern.encode())
 _STEP_BYTES = 500  # of a line that may show progress
 _ERROR_LINE = re.compile(
-    r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|"
-    r"\bwhat\(\): |Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|"
-    r"command not found)|\b[A-Z]\w*(?:Error|Exception): |^terminate called|^Aborted|Segmentation fault|"
-    r"^curl: \(\d+\)"
+    r"^\s*(?:[\[(][^\])]{1,60}[\])] )?(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|"
+    r"Panic|Fatal)\b ?[:!](?!\s*-?\d*\.\d)|\bwhat\(\): |Assertion [`'\"].*failed|"
+    r"^[\w./<>\[\] -]{1,80}: error: |^[\w./]+: .*(?:No such file or directory|Permission denied|"
+    r"command not found)|\b(?:CUDA|Cuda|CU\w+|cu\w+|HIP|hip\w*) (?:runtime |driver )?(?:[Ee]rror|"
+    r"[Ff]ailure)\b(?!:? 0\b| check| handl)|\b[A-Z]\w*(?:Error|Exception): |^terminate called|^Aborted|"
+    r"Segmentation fault|^curl: \(\d+\)"
 )
 
 
@@ -390,9 +394,9 @@ class _Reader:
         if (
             HEADER in line.body
             and (before := self._last.get(line.stream))
-            and _HOLDS_ANOTHER.search(before.text)
+            and (_HOLDS_ANOTHER.search(before.text) or _BROUGHT_ALONG.search(line.body))
         ):
-            self._forget_wrapper(before, line.number)
+            self._forget_wrapper(before, line)
         ended, is_frame = self.tracebacks.add(line)
         if is_frame and HEADER in line.body and line.body.lstrip().startswith("traceback :"):
             of_row = self.tracebacks.open[line.stream]  # in torchrun's table, where each row has its rank
@@ -448,9 +452,12 @@ class _Reader:
                 self.facts.last_error = line
         return self.facts.last_error is not None and self.facts.last_error in lines
 
-    def _forget_wrapper(self, wrapper: Traceback, number: int) -> None:
+    def _forget_wrapper(self, wrapper: Traceback, line: LogLine) -> None:
         """Drop the exception whose message goes on with the traceback of another one at that line."""
-        if number <= self._wanted_until and wrapper in self.tracebacks.done:
+        is_next = line.number <= self._wanted_until or (
+            line.number - wrapper.raised_at <= 2 and _BROUGHT_ALONG.search(line.body)
+        )
+        if is_next and wrapper in self.tracebacks.done:
             self.tracebacks.done.remove(wrapper)
 
     def _raised_in_message(self, line: LogLine) -> Traceback:
@@ -570,6 +577,8 @@ def _prefer_own(known: str, later: str) -> str:
 
 
 def _raised(traceback: Traceback) -> Raised:
+    own = [place for place, frame in enumerate(traceback.frames) if not LIBRARY.search(frame)]
+    below = traceback.frames[own[-1] if own else 0 :]
     return Raised(
         traceback.text,
         traceback.raised_at,
@@ -579,6 +588,6 @@ def _raised(traceback: Traceback) -> Raised:
         traceback.at,
         traceback.text == CUT,
         traceback.before_at,
-        is_of_peers=not traceback.frames or any(_PEERS.search(frame) for frame in traceback.frames),
+        is_of_peers=not below or any(_PEERS.search(frame) for frame in below),
         quote=traceback.last_words if traceback.text == CUT else "",
     )

@@ -10,6 +10,22 @@ _KINDS = (
         "",
     ),
     (
+        r"loading state_dict|size mismatch for|[Mm]issing key|[Uu]nexpected key",
+        "the checkpoint does not fit the model: another architecture, or another number of shards or ranks",
+        "",
+    ),
+    (
+        r"unexpected keyword argument|multiple values for|has no attribute|cannot import name",
+        "two packages, or one of them and the job's code, are of versions that do not fit together",
+        "`pip list` there, against the versions that the package of the last frame asks for.",
+    ),
+    (r"tensors to be on the same device", "a tensor was not moved to the device of its rank", ""),
+    (
+        r"sizes? of tensor|shapes? .*(?:mismatch|cannot be multiplied)|to be equal size",
+        "tensors meet whose sizes do not fit: a sample or a setting is another than the code expects",
+        "",
+    ),
+    (
         r"ModuleNotFoundError|ImportError",
         "a Python package or a part of it is not in the environment that ran",
         "",

@@ -1,10 +1,10 @@
 """The verdict on logs that show no failure: what was noteworthy, what the run outlived, how far it came."""
 
 from gpudiag.explain.absence import last_steps
-from gpudiag.explain.events import Event, Standing, is_foreign
+from gpudiag.explain.events import Event, Standing
 from gpudiag.explain.first_failure import order_of
 from gpudiag.explain.identity import Identities
-from gpudiag.explain.unknown_lines import MOST_UNKNOWN_LINES
+from gpudiag.explain.unknown_lines import MOST_UNKNOWN_LINES, is_foreign
 from gpudiag.model.explanation import Verdict, VerdictKind
 from gpudiag.model.number_ranges import count_of
 from gpudiag.model.untrusted_text import mask_text
@@ -85,12 +85,17 @@ def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
     ]
     unknown = sum(log.facts.not_known[0] for log in job.logs)
     if unknown:
-        evidence += _first_unknown(job)
+        evidence += _first_unknown(job)[1:]
     count = f"{count_of(unknown, 'line')}{' or more' * (unknown >= MOST_UNKNOWN_LINES)}"
+    number, raw = next((first for log in job.logs if (first := log.facts.not_known[1])), (0, b""))
+    log_name = next((log.name for log in job.logs if log.facts.not_known[1]), "")
     summary = f"{_NOTHING_KNOWN}, {count} not known." if unknown else NOTHING_WRONG
     return Verdict(
         VerdictKind.NOTHING,
         f"{summary}{ended}",
+        log=log_name,
+        line=number,
+        excerpt=mask_text(raw.decode(errors="replace").strip())[:500],
         evidence=(*evidence, *steps[:1]),
         driver_errors=tuple(
             f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver

@@ -1,7 +1,9 @@
-"""Lines of a log that report a failure which nothing known explains: counted, and the first of them kept."""
+"""Lines of a log that report a failure that nothing known explains, or are of programs beside the ranks."""
 
 import re
 from dataclasses import dataclass
+
+from gpudiag.explain.lines import LogLine
 
 MOST_UNKNOWN_LINES = 10_000  # that are counted
 _KEPT_BYTES = 500  # of a line
@@ -19,6 +21,17 @@ _HARMLESS_DOUBT = re.compile(
     rb"(?i)\b(?:INFO|DEBUG)\b|\b(?:0|no|none|never|not) (?:\w+ )?(?:failed|timed out|exceeded)|"
     rb"(?:failed|exceeded)\W{1,3}(?:0|no|none|false)\b|"
     rb"retry|fall\w* ?back|ignor|skip|instead|optional|if [^:]{0,40}failed|^I\d{4} "
+)
+
+# Last words of services, and of tools that a job's script calls beside its ranks, by the form that they write
+# them in: Go's klog, Java and Node.js stacks, PostgreSQL, gunicorn, Slurm's daemons, containerd and other
+# programs in Go; git, aws, TensorBoard. Alone in a text they are no rank's.
+_FOREIGN = re.compile(
+    r"^[IWEF]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\]|^Exception in thread \"|^\s+at [\w.$/]+\(|\bE(?:ADDRINUSE|"
+    r"CONNREFUSED|ACCES|NOENT): |\[\d+\](?: \S+@\S+)? (?:LOG|ERROR|FATAL|PANIC):  |"
+    r"[+-]\d{4}\] \[\d+\] \[(?:ERROR|CRITICAL)\]|^\[\d{4}-\d\d-\d\dT[\d:.]+\](?: \[[\d.\w]+\])? (?:error|"
+    r"fatal): |^time=\S+ level=(?:error|fatal) msg=|^level=(?:error|fatal) |^fatal: |"
+    r"^fatal error: (?!.*\.(?:h|cuh|hpp)\b)|TensorBoard could not"
 )
 
 
@@ -52,3 +65,8 @@ class UnknownLines:
             return self.grave, self.first_grave
         firsts = [first for first in (self.first_grave, self.first_doubtful) if first is not None]
         return self.grave + self.doubtful, min(firsts, default=None)
+
+
+def is_foreign(line: LogLine) -> bool:
+    """Whether a line has the form of a service, or of a tool beside the ranks."""
+    return _FOREIGN.search(line.whole) is not None

@@ -23,6 +23,7 @@ from gpudiag.explain.first_failure import (
     choose,
     find_first_unknown,
     find_later,
+    is_bare_exit,
     is_explained_by_absence,
     is_outlived_warning,
     is_weak_word,
@@ -75,8 +76,8 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         )
         root = root if waited is None or not beats(waited, root, events) else None
     unknown = find_first_unknown(job, events)
-    if root is not None and root.first.topic == "rank.crashed" and _is_after_error_of_nccl(root, unknown):
-        root = None
+    if root is not None and (is_bare_exit(root.first) or root.first.topic == "rank.crashed"):
+        root = None if _is_after_error_of_nccl(root, unknown) else root
     if root is not None and root.first.topic == "collective.mismatched":
         waited = (
             find_waited(job, events)
@@ -129,6 +130,7 @@ def _of_root(job: Identities, events: list[Event], root: Group) -> Verdict:
     kind, ranks, hosts, evidence = _kind(job, events, root, everyone)
     later = find_later(events, root)
     evidence += _details(event)
+    evidence += [f"it was raised from {shorten_text(event.origin, 200)}"] if event.origin else []
     others = sorted({host for host in job.hosts.values() if host not in hosts})
     if "No such file or directory" in event.text and len(hosts) == 1 and others:
         evidence.append(

@@ -56,6 +56,9 @@ def expressions_of(numbers: tuple[int, ...], *, in_nccl: bool = True) -> tuple[s
                 rf"CUDA error:? {text}(?! [a-z])",
                 rf"Cuda Runtime \({text}\)",
                 rf"Triton Error \[CUDA\]: {text}(?! [a-z])",
+                *(rf"{word} (?:error|failure) \S+:\d+ '{text}'" for word in ("CUDA", "Cuda")),
+                rf"^Error {text} at line \d+ in file",
+                rf"cudaCheckError\(\) failed ?: ?{text}",
                 rf"CUDA runtime error in \S.*: {text} \(",
             )
             if text

@@ -39,6 +39,7 @@ LINES = (
     "Task /job:jax_worker/replica:0/task:3 heartbeat timeout", "Global rank 2 (PID 7) exited with code 1",
     "Rank 2 crashed with exit code -7.",
     "Worker VllmWorkerProcess pid 7 died, exit code: -11",
+    "Child process unexpectedly failed with exitcode=-6. pid=1202",
 )  # fmt: skip
 
 
