@@ -164,10 +164,7 @@ def has_gpu_open(pid: int) -> bool:
 
 
 def read_text(*path: str) -> str:
-    """The text of a file of /proc or /sys.
-
-    Raises OSError: what it is about is gone, or it may not be read.
-    """
+    """The text of a file of /proc or /sys. Raises OSError: its thing is gone, or it may not be read."""
     with open(os.path.join(*path), errors="replace") as file:
         return file.read()
 

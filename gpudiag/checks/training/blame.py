@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gpudiag.checks.registry import FindingKind
 from gpudiag.checks.training import kinds
+from gpudiag.checks.training.kinds import describe_elements, describe_factor, is_few, name_tensors, verb
 from gpudiag.model.finding import Owner
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
@@ -83,7 +84,7 @@ class WrongGradients:
     def what(self) -> str:
         """The gradients that are off, with the verb: the beginning of a sentence."""
         some = self.is_of_some
-        return f"the gradient of {kinds.name_tensors(self.first.tensors)} is" if some else "gradients are"
+        return f"the gradient of {name_tensors(self.first.tensors)} is" if some else "gradients are"
 
 
 def blame_before_averaging(wrong: WrongGradients) -> Blame | None:
@@ -152,7 +153,7 @@ def _blame_flip(wrong: WrongGradients) -> Blame | None:
     words = (
         f"the gradient that rank {min(ranks)} gave to the averaging in step {wrong.number} has a flipped bit"
     )
-    return Blame(kinds.RANK_CORRUPT, tuple(ranks), f"{words} ({kinds.describe_elements(wrong.first)})")
+    return Blame(kinds.RANK_CORRUPT, tuple(ranks), f"{words} ({describe_elements(wrong.first)})")
 
 
 def _are_off_before(wrong: WrongGradients) -> list[int]:
@@ -238,8 +239,8 @@ def _blame_own(wrong: WrongGradients) -> Blame:
             kinds.TENSOR_NOT_AVERAGED, ranks, f"{wrong.what} not averaged over the ranks (step {number})"
         )
     factor = wrong.first.shares[ranks[0]]
-    times = "" if abs(factor - 1) < _NEAR else f", {kinds.describe_factor(factor)} its gradient"
-    who = f"{name_ranks(ranks)} {kinds.verb(ranks, 'steps on its', 'step on their')} own samples"
+    times = "" if abs(factor - 1) < _NEAR else f", {describe_factor(factor)} its gradient"
+    who = f"{name_ranks(ranks)} {verb(ranks, 'steps on its', 'step on their')} own samples"
     return Blame(kinds.NOT_AVERAGED, ranks, f"gradients are not averaged in step {number}: {who}{times}")
 
 
@@ -248,7 +249,7 @@ def _blame_factor(wrong: WrongGradients, factor: float) -> Blame:
     workers, ranks = wrong.workers, tuple(wrong.parts)
     should = "it should be" if wrong.is_of_some else "they should be"
     where = "" if len(ranks) == workers else f" on {name_ranks(ranks)}"
-    start = f"{wrong.what} {kinds.describe_factor(factor)} what {should}{where}, from step {wrong.number} on"
+    start = f"{wrong.what} {describe_factor(factor)} what {should}{where}, from step {wrong.number} on"
     if abs(factor / workers - 1) < _NEAR:
         return Blame(kinds.SUMMED, ranks, f"{start}: summed, not averaged")
     return Blame(kinds.SCALED, ranks, f"{start}{_meaning(factor, workers)}")
@@ -306,8 +307,8 @@ def _blame_uneven(wrong: WrongGradients, factors: Sequence[float]) -> Blame:
     odd = tuple(rank for rank in range(workers) if rank not in right)
     times = ", ".join(f"{factors[rank]:.3g}" for rank in odd)
     words = (
-        f"the {kinds.verb(odd, 'gradient', 'gradients')} of {name_ranks(odd)}"
-        f" {kinds.verb(odd, 'counts', 'count')} {times} times in the average of step {number}"
+        f"the {verb(odd, 'gradient', 'gradients')} of {name_ranks(odd)} {verb(odd, 'counts', 'count')}"
+        f" {times} times in the average of step {number}"
     )
     scales = "" if right else ": each rank scales its own, as clipping before the averaging does"
     return Blame(kinds.WEIGHED, odd, f"{words}{scales}")
@@ -339,7 +340,7 @@ def _blame_scaled_parts(wrong: WrongGradients) -> Blame | None:
     off = tuple(rank for rank, scale in scales.items() if abs(scale - 1) > _CLEAN)
     if not off:
         return None
-    factors = ", ".join(f"{kinds.describe_factor(scales[rank])} on rank {rank}" for rank in off)
+    factors = ", ".join(f"{describe_factor(scales[rank])} on rank {rank}" for rank in off)
     words = (
         "the parts of the average that ranks keep are not what they should"
         f" be in step {wrong.number}: {factors}"
@@ -368,7 +369,7 @@ def _blame_shards(wrong: WrongGradients) -> Blame | None:
         if step.own_gradient_error is not None and step.own_gradient_error <= wrong.limit
     )
     if own and wrong.workers > 1:
-        who = f"{name_ranks(own)} {kinds.verb(own, 'steps on its', 'step on their')} own samples"
+        who = f"{name_ranks(own)} {verb(own, 'steps on its', 'step on their')} own samples"
         return Blame(kinds.NOT_AVERAGED, own, f"gradients are not averaged in step {wrong.number}: {who}")
     if len(off) > 1 and wrong.is_of_some:
         words = f"{wrong.what} not averaged over the ranks (step {wrong.number})"
@@ -395,14 +396,14 @@ def _blame_rank(wrong: WrongGradients) -> Blame | None:
     words = (
         f"rank {off[0]} alone holds a different {part} of the gradients from what it should in step {number}"
     )
-    return Blame(kinds.RANK_CORRUPT, tuple(off), f"{words} ({kinds.describe_elements(wrong.first)})")
+    return Blame(kinds.RANK_CORRUPT, tuple(off), f"{words} ({describe_elements(wrong.first)})")
 
 
 def _blame_on_the_way(wrong: WrongGradients, holder: int) -> Blame:
     """The blame on no rank: what is wrong in one rank's part of the average may come from any other."""
     words = (
         f"the part of the average that rank {holder} keeps is wrong in step {wrong.number}"
-        f" ({kinds.describe_elements(wrong.first)}): one rank among {name_ranks(tuple(wrong.together))} has"
+        f" ({describe_elements(wrong.first)}): one rank among {name_ranks(tuple(wrong.together))} has"
         " different bits, and the measurements do not show which"
     )
     few = all(one.elements_off <= _FLIPS_AT_MOST for one in wrong.parts.values())
@@ -414,7 +415,7 @@ def _blame_averaging(wrong: WrongGradients) -> Blame | None:
     known = [step.computed_error for step in wrong.together.values()]
     if any(isinstance(error, Missing) or _is_off(error, wrong.limit) for error in known):
         return None
-    names = kinds.name_tensors(wrong.first.tensors)
+    names = name_tensors(wrong.first.tensors)
     words = (
         f"every rank computed the right gradients in step {wrong.number}, and"
         f" their average is wrong in {names}"
@@ -422,10 +423,10 @@ def _blame_averaging(wrong: WrongGradients) -> Blame | None:
     parts = wrong.parts.values()
     if all(one.rounded_to for one in parts):
         return Blame(kinds.GRADIENT, wrong.guilty, f"{words}: rounded to {wrong.first.rounded_to} on the way")
-    if all(kinds.is_few(one.elements_off, one.elements) for one in parts):
+    if all(is_few(one.elements_off, one.elements) for one in parts):
         among = f"one rank among {name_ranks(tuple(wrong.together))} has different bits"
         return Blame(
-            kinds.GRADIENT, (), f"{words}: {kinds.describe_elements(wrong.first)}; {among}", Owner.HARDWARE
+            kinds.GRADIENT, (), f"{words}: {describe_elements(wrong.first)}; {among}", Owner.HARDWARE
         )
     return Blame(
         kinds.GRADIENT,

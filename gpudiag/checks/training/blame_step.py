@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from gpudiag.checks.registry import FindingKind
 from gpudiag.checks.training import kinds
 from gpudiag.checks.training.blame import Blame, Together
+from gpudiag.checks.training.kinds import describe_elements, describe_factor, is_few, name_tensors, verb
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.training import StepParts
 
@@ -60,8 +61,8 @@ def blame_step(wrong: WrongStep) -> Blame:
         after = max(wrong.back_at[rank] for rank in guilty)
         when = f"after step {after}" if after >= 0 else "before the first step"
         words = (
-            f"after step {number}, {name_ranks(guilty)} {kinds.verb(guilty, 'holds', 'hold')} the parameters"
-            f" of {when} again: older weights were loaded"
+            f"after step {number}, {name_ranks(guilty)} {verb(guilty, 'holds', 'hold')} the parameters of"
+            f" {when} again: older weights were loaded"
         )
         kind = kinds.RANKS_DIFFER if wrong.odd and len(guilty) < len(wrong.together) else kinds.PARAMETERS
         return Blame(kind, guilty, words, remedy=_LOADED_REMEDY)
@@ -70,15 +71,15 @@ def blame_step(wrong: WrongStep) -> Blame:
         if found is not None:
             return found
     alone = len(guilty) == 1 < len(wrong.together)
-    few = bool(parts) and all(kinds.is_few(one.elements_off, one.elements) for one in parts.values())
+    few = bool(parts) and all(is_few(one.elements_off, one.elements) for one in parts.values())
     if alone and few:
-        off = f" ({kinds.describe_elements(next(iter(parts.values())))})"
+        off = f" ({describe_elements(next(iter(parts.values())))})"
         words = (
             f"rank {guilty[0]} alone holds parameters after step {number} that its gradients do not give{off}"
         )
         return Blame(kinds.RANK_CORRUPT, guilty, words)
     if wrong.odd:
-        holds = kinds.verb(guilty, "holds", "hold")
+        holds = verb(guilty, "holds", "hold")
         words = f"{name_ranks(guilty)} {holds} different parameters from the others after step {number}"
         return Blame(kinds.RANKS_DIFFER, guilty, words)
     return Blame(
@@ -100,8 +101,8 @@ def _blame_movement(wrong: WrongStep) -> Blame | None:
     if all(names and names == set(one.tensors) for names, one in zip(unmoved, parts.values(), strict=True)):
         names = next(iter(parts.values())).unmoved
         words = (
-            f"the optimizer leaves {kinds.name_tensors(names)} as {kinds.verb(names, 'it is', 'they are')}"
-            f" in step {number}{wrong.where}, though there is a gradient"
+            f"the optimizer leaves {name_tensors(names)} as {verb(names, 'it is', 'they are')} in step"
+            f" {number}{wrong.where}, though there is a gradient"
         )
         return Blame(kinds.TENSOR_NOT_STEPPED, tuple(parts), words)
     rounded = next(iter(parts.values())).rounded_to
@@ -141,7 +142,7 @@ def _blame_changed_gradients(wrong: WrongStep) -> Blame | None:
             f"gradients are changed {when}, as clipping each value does",
             remedy=_CHANGED_REMEDY,
         )
-    factors = dict.fromkeys(kinds.describe_factor(scale) for scale in scales)
+    factors = dict.fromkeys(describe_factor(scale) for scale in scales)
     words = f"gradients become {' or '.join(factors)} what they were {when}: clipping, or a factor"
     return Blame(kinds.SCALED, tuple(wrong.parts), words, remedy=_CHANGED_REMEDY)
 
@@ -169,7 +170,7 @@ def _blame_multiple(wrong: WrongStep) -> Blame | None:
             _MOVED_REMEDY,
         )
     words = (
-        f"step {number} moves the parameters {kinds.describe_factor(first.scale)}"
+        f"step {number} moves the parameters {describe_factor(first.scale)}"
         f" what it should{wrong.where}: {why}"
     )
     return Blame(_kind(wrong), tuple(parts), words, remedy=remedy)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from gpudiag.checks.training import kinds
+from gpudiag.checks.training.kinds import verb
 from gpudiag.checks.training.steps import where
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding
@@ -84,7 +85,7 @@ def _judge_rows(measurement: StrategyMeasurement) -> Finding | None:
     ranks = sorted({step.rank for step in changed if step.step == first})
     what = " and ".join(sorted({name for step in changed for name in step.changed}))
     message = (
-        f"{name_ranks(ranks)} {kinds.verb(ranks, 'trains', 'train')} on {what} that are not those of"
+        f"{name_ranks(ranks)} {verb(ranks, 'trains', 'train')} on {what} that are not those of"
         f" its samples, from step {first} on"
     )
     evidence = (
@@ -139,7 +140,7 @@ def _describe_short(measurement: StrategyMeasurement, epoch: int) -> str:
     first = min(short, key=lambda step: (step.step, step.rank))
     ranks = sorted({step.rank for step in short if step.step == first.step})
     most = max(len(step.samples) for step in measurement.steps if step.epoch == epoch)
-    had = f"{kinds.verb(ranks, 'has', 'have')} {len(first.samples)} samples in step {first.step}"
+    had = f"{verb(ranks, 'has', 'have')} {len(first.samples)} samples in step {first.step}"
     return f"{name_ranks(ranks)} {had}, where other batches have {most}"
 
 
@@ -181,7 +182,7 @@ def _judge_even(measurement: StrategyMeasurement) -> Finding | None:
         fewest, most = min(steps.values()), max(steps.values())
         short = [rank for rank, count in steps.items() if count == fewest]
         message = (
-            f"{name_ranks(short)} {kinds.verb(short, 'has', 'have')} {count_of(fewest, 'step')} "
+            f"{name_ranks(short)} {verb(short, 'has', 'have')} {count_of(fewest, 'step')} "
             f"in epoch {epoch}, and others have {most}"
         )
         evidence = (

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from gpudiag.checks.training import kinds
+from gpudiag.checks.training.kinds import verb
 from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.number_ranges import name_ranks
@@ -196,7 +197,7 @@ def _judge_samples(facts: Facts, host: str) -> Iterator[Finding]:
     if shared:
         ranks = sorted(facts)
         message = (
-            f"{name_ranks(ranks)} {kinds.verb(ranks, 'reads', 'read')} the same samples: {shared} of"
+            f"{name_ranks(ranks)} {verb(ranks, 'reads', 'read')} the same samples: {shared} of"
             " the first are on several of them"
         )
         facts_of_it = (

@@ -16,6 +16,7 @@ from gpudiag.checks.training.blame import (
     blame_gradient,
 )
 from gpudiag.checks.training.blame_step import WrongStep, blame_step
+from gpudiag.checks.training.kinds import name_tensors, verb
 from gpudiag.model.evidence import Evidence, HostSubject, Subject, about_ranks
 from gpudiag.model.finding import Finding
 from gpudiag.model.number_ranges import name_ranks
@@ -162,7 +163,7 @@ def _judge_unused(measurement: StrategyMeasurement, together: Together) -> Findi
     ranks = [rank for rank, step in together.items() if step.unused]
     alone = len(ranks) < len(together)
     where_to = f" on {name_ranks(ranks)}, and one on the others: frozen there, or not used" if alone else ""
-    message = f"{kinds.name_tensors(unused)} got no gradient in step {number}{where_to}"
+    message = f"{name_tensors(unused)} got no gradient in step {number}{where_to}"
     evidence = Evidence("unused_parameters", len(unused), limit=0, source="verified steps")
     remedy = _FROZEN_REMEDY if alone else ""
     return kinds.UNUSED.finding(
@@ -182,8 +183,8 @@ def judge_last_step(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
         return ()
     ranks, names = sorted(together), sorted({name for step in together.values() for name in step.unused})
     message = (
-        f"{kinds.name_tensors(names)} got no gradient in step {last} on {name_ranks(ranks)}, and the other"
-        " ranks did not end that step: they wait for it in the averaging"
+        f"{name_tensors(names)} got no gradient in step {last} on {name_ranks(ranks)}, and the other ranks"
+        " did not end that step: they wait for it in the averaging"
     )
     evidence = Evidence("unused_parameters", len(names), limit=0, source="verified steps")
     return (kinds.UNUSED.finding(where(measurement, ranks), message, evidence, remedy=_FROZEN_REMEDY),)
@@ -233,11 +234,11 @@ def _judge_by_scale(
     if alone and workers > 1:
         words = (
             f"gradients are not averaged in step {number}: {name_ranks(alone)}"
-            f" {kinds.verb(alone, 'steps on its', 'step on their')} own samples"
+            f" {verb(alone, 'steps on its', 'step on their')} own samples"
         )
         blame = Blame(kinds.NOT_AVERAGED, alone, words)
     elif 0 < len(names) * 2 < len(worst.gradients) and len(guilty) > 1:
-        words = f"the gradient of {kinds.name_tensors(names)} is not averaged over the ranks (step {number})"
+        words = f"the gradient of {name_tensors(names)} is not averaged over the ranks (step {number})"
         blame = Blame(kinds.TENSOR_NOT_AVERAGED, guilty, words)
     elif workers > 1 and abs(multiple / workers - 1) < _MULTIPLE_ERROR:
         words = (

@@ -19,6 +19,7 @@ from gpudiag.checks.training.blame import Together
 from gpudiag.checks.training.blame_step import ROUNDED_REMEDY
 from gpudiag.checks.training.data import judge_data
 from gpudiag.checks.training.exceptions import find_meaning, join_alike, with_meaning
+from gpudiag.checks.training.kinds import name_tensors, verb
 from gpudiag.checks.training.steps import (
     BIT_FOR_BIT,
     by_step,
@@ -105,7 +106,7 @@ def _judge_optimizer(measurement: StrategyMeasurement) -> Finding | None:
     before = "fully_shard" if measurement.strategy == "fsdp2" else "the model was moved or wrapped"
     message = (
         f"the optimizer of {name_ranks(ranks)} steps {count_of(count, 'tensor')}"
-        f" that {kinds.verb(range(count), 'is', 'are')} not the model's: it was created"
+        f" that {verb(range(count), 'is', 'are')} not the model's: it was created"
         f" before {before}, or for another model"
     )
     evidence = Evidence(_FOREIGN, count, limit=0, source="optimizer.param_groups")
@@ -130,7 +131,7 @@ def _judge_initial(measurement: StrategyMeasurement) -> Finding | None:
         return kinds.PARAMETERS.finding(where(measurement, ranks), message, step, remedy=ROUNDED_REMEDY)
     worst = max(fact.error or 0.0 for start in measurement.starts for fact in start.parameters)
     evidence = Evidence("difference", float(f"{worst:.3g}"), limit=0, source=BIT_FOR_BIT)
-    message = f"{name_ranks(other)} {kinds.verb(other, 'does', 'do')} not begin with the parameters of rank 0"
+    message = f"{name_ranks(other)} {verb(other, 'does', 'do')} not begin with the parameters of rank 0"
     step = Evidence("step", 0, source="before the first step")
     return kinds.INITIAL_PARAMETERS.finding(where(measurement, other), message, evidence, step)
 
@@ -147,7 +148,7 @@ def _judge_buffers(measurement: StrategyMeasurement) -> Finding | None:
     if not odd:
         return None
     message = (
-        f"{name_ranks(odd)} {kinds.verb(odd, 'holds', 'hold')} different buffers from the"
+        f"{name_ranks(odd)} {verb(odd, 'holds', 'hold')} different buffers from the"
         f" others {when}: {', '.join(names[:4])}"
     )
     evidence = Evidence("buffers", len(names), limit=0, source=BIT_FOR_BIT)
@@ -183,7 +184,7 @@ def _judge_whole_tensors(measurement: StrategyMeasurement) -> Finding | None:
     whole = [name for name, here in kept.items() if all(1 < one.whole <= one.elements for one in here)]
     if not whole or len(whole) == len(kept) or len(measurement.starts) == 1:
         return None  # none, or all: judged by how much is kept
-    message = f"every rank keeps {kinds.name_tensors(whole)} whole; the other parameters are sharded"
+    message = f"every rank keeps {name_tensors(whole)} whole; the other parameters are sharded"
     evidence = Evidence("whole_tensors", len(whole), limit=0, source=_KEPT)
     return kinds.SHARDING.finding(HostSubject(measurement.host), message, evidence)
 
@@ -216,9 +217,7 @@ def _judge_gradient_shards(measurement: StrategyMeasurement) -> Finding | None:
     workers = len(measurement.starts)
     if not sharded or workers == 1 or len(wrong) < workers:
         return None
-    message = (
-        f"{name_ranks(wrong)} {kinds.verb(wrong, 'has', 'have')} all {whole} elements of gradients at once"
-    )
+    message = f"{name_ranks(wrong)} {verb(wrong, 'has', 'have')} all {whole} elements of gradients at once"
     evidence = Evidence("gradients", here[wrong[0]], unit="elements", limit=whole - 1, source=_KEPT)
     return kinds.SHARDING.finding(where(measurement, wrong), message, evidence)
 
@@ -243,8 +242,8 @@ def _judge_shards(
     what = name.replace("_", " ")
     evidence = Evidence(name, here[wrong[0]], unit="elements", limit=limit, source=_KEPT)
     message = (
-        f"{name_ranks(wrong)} {kinds.verb(wrong, 'keeps', 'keep')} {here[wrong[0]]} elements of {what},"
-        f" of {whole} in all{_describe_split(here[wrong[0]], whole, workers)}"
+        f"{name_ranks(wrong)} {verb(wrong, 'keeps', 'keep')} {here[wrong[0]]} elements of {what}, of {whole}"
+        f" in all{_describe_split(here[wrong[0]], whole, workers)}"
     )
     return kinds.SHARDING.finding(where(measurement, wrong), message, evidence)
 
