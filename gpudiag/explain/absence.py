@@ -9,7 +9,8 @@ from datetime import datetime
 from gpudiag.checks.job.differences import Apart
 from gpudiag.checks.job.flight_records import judge_records
 from gpudiag.compat import StrEnum
-from gpudiag.explain.events import Event, Standing, on_calendar
+from gpudiag.explain.event import Event, Standing
+from gpudiag.explain.events import on_calendar
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.log import step_of
 from gpudiag.explain.rank_facts import Absence, Watchdog, short_host

@@ -2,20 +2,19 @@
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from enum import IntEnum
 
+from gpudiag.explain.event import NUMBERS, Event, Standing
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.lines import LogLine, Speaker
-from gpudiag.explain.log import CUT, WENT_ON, Found, LogFacts, Raised
+from gpudiag.explain.log import WENT_ON, Found, LogFacts, Raised
 from gpudiag.explain.rank_facts import Exit
 from gpudiag.explain.unknown_lines import is_foreign
 from gpudiag.model.explanation import Role
 from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.reference.failures import ANY_CAUSE, Origin, failures
 
-SKEW = timedelta(seconds=5)  # by which the clocks of two hosts may differ
 _OUTLIVED = timedelta(seconds=30)
 _BEFORE_THE_JOB = timedelta(minutes=5)
 # Of the job's first failure, within which a fault in another time zone must be.
@@ -26,7 +25,6 @@ _ANY_DAY, ANY_YEAR = 1903, 1904  # years of times that name none
 _ENDED_LINES = 5  # from the end of a log, within which an error may be why it ends
 _LAST_ERROR = 4  # lines after an exception of NCCL, in which its `Last error:` stands
 _JUST_BEFORE = 20  # lines before a launcher's first report, within which an error may be what it reports
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _SIGNALS = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV"}
 # Exceptions that only report that another process has gone, or that a wait for it timed out.
 _ECHO = re.compile(
@@ -80,63 +78,6 @@ _REPORTS = frozenset(
         "slurm.task_failed",
     )
 )
-
-
-class Standing(IntEnum):
-    """What an event can be to what failed first; the earlier ones weigh more."""
-
-    MACHINE = 0
-    CAUSE = 1
-    ENDED = 2  # a rank was ended, and no line gives the reason
-    LINK = 3
-    OUTSIDE = 4  # a scheduler or a person
-    # An error of a library that the catalogue does not know: the answer where it is alone or first.
-    UNKNOWN = 5
-    ABSENT = 6  # somebody was waited for
-    ECHO = 7
-    OUTLIVED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that went wrong, at one rank."""
-
-    standing: Standing
-    topic: str  # of a known failure; empty for an exception or an exit
-    text: str
-    log: str
-    log_number: int
-    line: int
-    rank: int | None
-    host: str
-    pod: str
-    at: datetime | None
-    is_exact: bool  # the line has its own time
-    attempt: int
-    where: str = ""
-    count: int = 1
-    quality: int = 0  # 0 names what is wrong; 1 less clearly; 2 only that something is wrong
-    is_driver: bool = False  # an Xid or SXid
-    code: int | None = None  # of an exit
-    quote: str = ""  # the words of the log, where the text is not them
-    note: str = ""  # how its time was found
-    last_line: int = 0  # that shows it, where several do
-    origin: str = ""  # the exception from which this one was raised
-
-    @property
-    def excerpt(self) -> str:
-        """The words of the log."""
-        return self.quote or self.text
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether it is a traceback without its end."""
-        return not self.topic and self.text == CUT
-
-    @property
-    def shape(self) -> str:
-        """What equal events of several ranks have in common."""
-        return self.topic or _NUMBERS.sub("#", self.text)[:200]
 
 
 def events_of(job: Identities) -> list[Event]:
@@ -254,9 +195,9 @@ def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     They are the last of each rank, and the first where that is no echo.
     """
     events, counts = [], dict[tuple[Speaker, str], int]()
-    same = Counter((raised.speaker, _NUMBERS.sub("#", raised.text)[:200]) for raised in log.facts.raised)
+    same = Counter((raised.speaker, NUMBERS.sub("#", raised.text)[:200]) for raised in log.facts.raised)
     for raised in [*log.facts.raised, *_origins(log.facts)]:
-        key = (raised.speaker, _NUMBERS.sub("#", raised.text)[:200])
+        key = (raised.speaker, NUMBERS.sub("#", raised.text)[:200])
         counts[key] = counts.get(key, 0) + 1
         if counts[key] > 1:
             continue

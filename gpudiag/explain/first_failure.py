@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gpudiag.explain.absence import NEVER_MET, Waited
-from gpudiag.explain.events import SKEW, Event, Standing
+from gpudiag.explain.event import SKEW, Event, Standing
 from gpudiag.explain.identity import Identities
 from gpudiag.explain.lines import Level, read_level
 from gpudiag.reference.failures import ANY_CAUSE, failures
@@ -210,6 +210,15 @@ def order_of(event: Event) -> tuple[object, ...]:
         event.at.timestamp() if event.at else 0.0,
         event.log_number,
         event.line,
+    )
+
+
+def is_after_error_of_nccl(root: Group, unknown: Group | None) -> bool:
+    """Whether an error of NCCL that nothing explains comes before it."""
+    return (
+        unknown is not None
+        and unknown.first.topic == "nccl.unhandled"
+        and order_of(unknown.first) < order_of(root.first)
     )
 
 

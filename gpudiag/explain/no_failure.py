@@ -1,7 +1,7 @@
 """The verdict on logs that show no failure: what was noteworthy, what the run outlived, how far it came."""
 
 from gpudiag.explain.absence import last_steps
-from gpudiag.explain.events import Event, Standing
+from gpudiag.explain.event import Event, Standing
 from gpudiag.explain.first_failure import order_of
 from gpudiag.explain.identity import Identities
 from gpudiag.explain.unknown_lines import MOST_UNKNOWN_LINES, is_foreign

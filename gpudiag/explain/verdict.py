@@ -14,7 +14,8 @@ from gpudiag.explain.absence import (
     find_waited,
     last_steps,
 )
-from gpudiag.explain.events import ANY_YEAR, SKEW, Event, Standing, events_of
+from gpudiag.explain.event import SKEW, Event, Standing
+from gpudiag.explain.events import ANY_YEAR, events_of
 from gpudiag.explain.first_failure import (
     ABORT,
     REPORTS,
@@ -23,6 +24,7 @@ from gpudiag.explain.first_failure import (
     choose,
     find_first_unknown,
     find_later,
+    is_after_error_of_nccl,
     is_bare_exit,
     is_explained_by_absence,
     is_outlived_warning,
@@ -77,7 +79,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         root = root if waited is None or not beats(waited, root, events) else None
     unknown = find_first_unknown(job, events)
     if root is not None and (is_bare_exit(root.first) or root.first.topic == "rank.crashed"):
-        root = None if _is_after_error_of_nccl(root, unknown) else root
+        root = None if is_after_error_of_nccl(root, unknown) else root
     if root is not None and root.first.topic == "collective.mismatched":
         waited = (
             find_waited(job, events)
@@ -557,14 +559,6 @@ def _places_of_others(events: list[Event], ranks: tuple[int, ...]) -> list[str]:
     return [
         f"{name_ranks(tuple(sorted(set(who))))} was at {where[:160]}" for where, who in [*places.items()][:4]
     ]
-
-
-def _is_after_error_of_nccl(root: Group, unknown: Group | None) -> bool:
-    return (
-        unknown is not None
-        and unknown.first.topic == "nccl.unhandled"
-        and order_of(unknown.first) < order_of(root.first)
-    )
 
 
 def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdict:
