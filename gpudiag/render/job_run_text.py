@@ -47,7 +47,7 @@ def render_stall(run: JobRun, path: str, style: Style = PLAIN, *, kills: bool = 
 
 def _details(finding: Finding) -> list[str]:
     facts = {evidence.name: str(evidence.value) for evidence in finding.evidence}
-    labels = [("then ranks: ", "after_it"), ("kernel log: ", "kernel_log")]
+    labels = [("then ranks: ", "then_ranks"), ("kernel log: ", "kernel_log")]
     lines = [
         line
         for words, name in labels

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.ranks.machines import Machine, four_machines
+from tests.ranks.machines import Machine, change_filter, filter_packets, four_machines
 
 pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -124,14 +124,11 @@ def inside(machine: Machine, *words: str) -> None:
 @contextmanager
 def rules(machine: Machine, *lines: str) -> Iterator[None]:
     """Packet filter rules of that machine, gone at the end."""
-    table = "add table inet faults\nadd chain inet faults in { type filter hook input priority 0; }\n"
-    text = table + "".join(f"add rule inet faults in {line}\n" for line in lines)
-    command = ("ip", "netns", "exec", machine.namespace, "nft")
-    subprocess.run((*command, "-f", "-"), input=text, check=True, capture_output=True, text=True)
+    filter_packets(machine, *lines)
     try:
         yield
     finally:
-        subprocess.run((*command, "delete", "table", "inet", "faults"), check=True, capture_output=True)
+        change_filter(machine, "delete table inet faults")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.ranks.machines import Machine, filter_packets, four_machines, start_nccl_test
+from tests.ranks.machines import Machine, change_filter, filter_packets, four_machines, start_nccl_test
 
 pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -132,26 +132,18 @@ def run(machines: list[Machine], tmp_path: Path, request: pytest.FixtureRequest)
 def cut(machine: Machine, *others: Machine) -> None:
     """Drop all that comes to the machine from the others, or from anywhere, and all that goes there."""
     places = f"{{ {', '.join(other.address for other in others)} }}" if others else "0.0.0.0/0"
-    lines = [
+    change_filter(
+        machine,
         "add table inet cut",
         "add chain inet cut in { type filter hook input priority 0; }",
         "add chain inet cut out { type filter hook output priority 0; }",
         f'add rule inet cut in iifname "eth0" ip saddr {places} drop',
         f'add rule inet cut out oifname "eth0" ip daddr {places} drop',
-    ]
-    subprocess.run(
-        ("ip", "netns", "exec", machine.namespace, "nft", "-f", "-"),
-        input="\n".join(lines) + "\n",
-        check=True,
-        capture_output=True,
-        text=True,
     )
 
 
 def heal(machine: Machine) -> None:
-    subprocess.run(
-        ("ip", "netns", "exec", machine.namespace, "nft", "delete", "table", "inet", "cut"), check=True
-    )
+    change_filter(machine, "delete table inet cut")
 
 
 @pytest.mark.each_run

@@ -90,7 +90,7 @@ def of_the_gpu(text: str) -> str:
     """The paragraph about the GPU as one line, without times."""
     paragraph = next(part for part in text.split("\n\n") if part.startswith("GPU 0 "))
     words = " ".join(paragraph.split())
-    return re.sub(r"\d\d:\d\d UTC|\d{4}-\d\d-\d\dT\S+", "TIME", words)
+    return re.sub(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d(:\d\d)? UTC|\d{4}-\d\d-\d\dT\S+", "TIME", words)
 
 
 @pytest.mark.parametrize("name", LOGS)

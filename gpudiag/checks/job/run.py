@@ -259,7 +259,7 @@ def _failure(root: RankRecord, facts: RunFacts) -> Finding:
         if not isinstance(code, Missing)
     ]
     if followers:
-        evidence.append(Evidence("after_it", followers, source="pidfd"))
+        evidence.append(Evidence("then_ranks", followers, source="pidfd"))
     if error:
         evidence.append(Evidence("error", error, source=source))
     remedy = (

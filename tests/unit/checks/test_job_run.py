@@ -78,7 +78,7 @@ def test_the_first_to_fail_is_named_with_those_after_it() -> None:
     killed = (rank(0, -15, 2), rank(1, -15, 3), rank(2, -9, 1))
     (finding,) = judge_run(facts(*killed))
     assert (finding.code, finding.subject) == ("job.rank_failed", RankSubject(2, "a1"))
-    assert {one.name: one.value for one in finding.evidence}["after_it"] == "0, 1 killed by SIGTERM"
+    assert {one.name: one.value for one in finding.evidence}["then_ranks"] == "0, 1 killed by SIGTERM"
 
 
 def test_a_rank_that_only_lost_another_one_is_no_cause() -> None:

@@ -5,7 +5,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def gathered(features):
-    parts = [torch.zeros_like(features) for _ in range(dist.get_world_size())]
+    size = dist.get_world_size()
+    parts = [torch.zeros_like(features) for _ in range(size)]
     dist.all_gather(parts, features)
     return torch.cat(parts)
 
@@ -28,7 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def gathered(features):
-    parts = [torch.zeros_like(features) for _ in range(dist.get_world_size())]
+    size = dist.get_world_size()
+    parts = [torch.zeros_like(features) for _ in range(size)]
     dist.all_gather(parts, features)
     parts[dist.get_rank()] = features
     return torch.cat(parts)
@@ -52,7 +54,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def gathered(features):
-    parts = [torch.zeros_like(features) for _ in range(dist.get_world_size())]
+    size = dist.get_world_size()
+    parts = [torch.zeros_like(features) for _ in range(size)]
     dist.all_gather(parts, features)
     return torch.cat(parts)
 
