@@ -105,6 +105,14 @@ def test_no_words_stand_beside_a_phones_screen(browsing: Browsing, in_trouble: s
         assert (names[0], names[-1]) == ("GPU", "Why")
 
 
+def test_what_only_one_source_shows_is_not_called_agreement(browsing: Browsing) -> None:
+    hung = read_machine("h100x8+hang:6")  # nvidia-smi and CUDA give no answer while a GPU hangs
+    with stub_service(hung) as (url, _), browsing.page(url) as watched:
+        watched.open("sources")
+        watched.sees("Not compared.")
+        watched.sees("Only nvml shows GPUs")
+
+
 def test_every_chart_has_a_table(browsing: Browsing, address: str) -> None:
     with browsing.page(address) as watched:
         watched.open("")

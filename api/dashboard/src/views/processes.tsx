@@ -27,7 +27,7 @@ export function ProcessView({ live }: { live: Live }) {
       {!value && !problem && <Loading what="the processes" />}
       {value && value.processes.length === 0 && <p class="empty">No process is on a GPU of {live.host}{silent > 0 && `, as far as GPUs answer: ${silent} of ${live.devices.length} do not`}.</p>}
       {idle.length > 0 && (
-        <Notice tone="warn" title={`${idle.length} of them hold over 1 GiB and have done nothing for 15 minutes or more.`}>
+        <Notice tone="warn" title={`${idle.length} of them ${idle.length > 1 ? "hold over 1 GiB and have" : "holds over 1 GiB and has"} done nothing for 15 minutes or more.`}>
           Ask {[...new Set(idle.map((process) => process.user ?? "their users"))].join(", ")} whether they are still needed.
         </Notice>
       )}

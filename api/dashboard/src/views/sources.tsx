@@ -43,7 +43,7 @@ export function SourceView({ live }: { live: Live }) {
       {value && (
         <>
           <SourceTable sources={value.sources} />
-          <section><h2>Where they disagree</h2><Disagreements disagreements={value.disagreements} devices={live.devices} /></section>
+          <section><h2>Where they disagree</h2><Disagreements {...value} devices={live.devices} /></section>
           <section><h2>Each GPU as each source sees it</h2><Views views={value.views} devices={live.devices} /></section>
         </>
       )}
@@ -56,7 +56,10 @@ function nameOf(uuid: string, devices: LiveDevice[]): string {
   return device ? gpuName(device) : uuid.slice(0, 12);
 }
 
-function Disagreements({ disagreements, devices }: { disagreements: Disagreement[]; devices: LiveDevice[] }) {
+function Disagreements({ disagreements, views, devices }: Pick<Sources, "disagreements" | "views"> & { devices: LiveDevice[] }) {
+  const seeing = [...new Set([...(devices.some((device) => device.responding) ? ["nvml"] : []), ...views.map((view) => view.source)])];
+  if (!disagreements.length && seeing.length < 2)
+    return <Notice title="Not compared.">{seeing.length ? `Only ${seeing[0]} shows GPUs, so nothing confirms it.` : "No source shows a GPU."}</Notice>;
   if (!disagreements.length) return <Notice title="They agree.">On every GPU that more than one of them sees: count, name, memory, driver.</Notice>;
   const names = [...new Set(disagreements.flatMap((one) => Object.keys(one.values)))];
   return (
