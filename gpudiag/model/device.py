@@ -30,6 +30,10 @@ class SourceState(StrEnum):
     NOT_ASKED = "not_asked"
 
 
+# Those that list GPUs; the host only lists what the kernel knows of them.
+SOURCES_OF_GPUS = ("nvml", "gputil", "torch")
+
+
 @noun
 class SourceStatus:
     """How one source (nvml, gputil, torch, host) answered, and in how many seconds."""

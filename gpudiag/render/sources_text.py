@@ -1,7 +1,15 @@
 """The sources side by side, where they differ, and why there is no GPU row."""
 
 from gpudiag.checks.traces import Trace
-from gpudiag.model.device import Device, DeviceView, Disagreement, Snapshot, SourceState, SourceStatus
+from gpudiag.model.device import (
+    SOURCES_OF_GPUS,
+    Device,
+    DeviceView,
+    Disagreement,
+    Snapshot,
+    SourceState,
+    SourceStatus,
+)
 from gpudiag.model.reading import Missing, value_or
 from gpudiag.reference.reading_names import name_reading, name_state
 from gpudiag.reference.software import describe_nccl
@@ -143,13 +151,18 @@ def _same(view: DeviceView, device: Device) -> bool:
 
 
 def _disagreement_lines(snapshot: Snapshot, style: Style) -> list[str]:
-    """A line per disagreement; `none` only where two sources could have differed."""
+    """A line per disagreement; that there is none only where two sources could have differed."""
     if snapshot.disagreements:
         return ["", *(line for item in snapshot.disagreements for line in _one_disagreement(item, style))]
-    seeing = [
-        status for status in snapshot.sources if status.state is SourceState.OK and status.name != "host"
+    asked = [
+        status
+        for status in snapshot.sources
+        if status.name in SOURCES_OF_GPUS and status.state is not SourceState.NOT_ASKED
     ]
-    return ["", "No disagreement between the sources."] if len(seeing) > 1 else []
+    seeing = [status.name for status in asked if status.state is SourceState.OK]
+    if len(seeing) > 1:
+        return ["", "No disagreement between the sources."]
+    return ["", f"Not compared: only {seeing[0]} shows GPUs."] if seeing and len(asked) > 1 else []
 
 
 def _one_disagreement(item: Disagreement, style: Style) -> list[str]:

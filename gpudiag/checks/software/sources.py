@@ -22,6 +22,7 @@ from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import Trace, pci_gpus, traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import (
+    SOURCES_OF_GPUS,
     Device,
     Disagreement,
     FabricState,
@@ -116,8 +117,6 @@ NVML_KINDS = {
         "Run `nvidia-smi` and look at `dmesg`; in a container, restart it.",
     ),
 }
-# Those that list GPUs; the host only lists what the kernel knows of them.
-_SOURCES_OF_GPUS = ("nvml", "gputil", "torch")
 
 _kind = partial(
     FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, category=Category.SW_OTHER, owner=Owner.HOST
@@ -179,7 +178,7 @@ def sources_agree(context: Context) -> Judgement:
     unexplained = [item for item in differing if not item.expected]
     if unexplained:
         return judged(*(_disagreement(snapshot, item) for item in unexplained))
-    seers = [status for status in snapshot.sources if status.name in _SOURCES_OF_GPUS]
+    seers = [status for status in snapshot.sources if status.name in SOURCES_OF_GPUS]
     asked = [status for status in seers if status.state is not SourceState.NOT_ASKED]
     if not traces_for(context):
         return does_not_apply(NO_TRACE)

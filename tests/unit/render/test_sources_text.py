@@ -40,6 +40,32 @@ def test_each_disagreement_comes_with_its_reason_and_whether_it_is_explained() -
     assert "DIFFERS: product name of GPU-3" in text
 
 
+@pytest.mark.parametrize(
+    ("answering", "words"),
+    [
+        (("nvml", "gputil", "torch"), "No disagreement between the sources."),
+        (("nvml", "torch"), "No disagreement between the sources."),
+        (("nvml",), "Not compared: only nvml shows GPUs."),
+        (("gputil",), "Not compared: only gputil shows GPUs."),
+    ],
+)
+def test_agreement_is_reported_only_of_sources_that_answered(answering: tuple[str, ...], words: str) -> None:
+    states = {
+        name: SourceState.OK if name in answering else SourceState.TIMED_OUT
+        for name in ("nvml", "gputil", "torch")
+    } | {"host": SourceState.OK, "kernel_log": SourceState.OK}
+    statuses = tuple(SourceStatus(name, state) for name, state in states.items())
+    text = render_sources(replace(make_snapshot(make_idle(0)), sources=statuses, disagreements=()))
+    assert text.splitlines()[-1] == words
+
+
+def test_where_one_source_was_asked_nothing_is_compared() -> None:
+    statuses = (SourceStatus("nvml", SourceState.OK), SourceStatus("torch", SourceState.NOT_ASKED))
+    text = render_sources(replace(make_snapshot(make_idle(0)), sources=statuses, disagreements=()))
+    assert "ompared" not in text
+    assert "disagreement" not in text
+
+
 def test_a_machine_without_a_gpu_shows_what_each_source_said() -> None:
     statuses = (
         SourceStatus("nvml", SourceState.LIBRARY_ABSENT, "libnvidia-ml.so.1 is not here", 0.01),
