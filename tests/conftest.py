@@ -75,8 +75,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Under `--slice NUMBER/COUNT`, leave out all other tests marked `sliced`, but for those marked
     `each_run`.
+
+    Those that failed, and run once more by `--last-failed`, have been chosen already.
     """
-    if not config.option.slice:
+    if not config.option.slice or config.option.lf:
         return
     number, count = map(int, config.option.slice.split("/"))
     sliced = [

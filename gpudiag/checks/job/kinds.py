@@ -203,6 +203,12 @@ CALLS_APART = _kind(
     "Ranks are in the same collective, and some of them in another step: they skipped calls or made more.",
     "Find what differs in that step: an exception that was swallowed, a `continue`, fewer batches.",
 )
+SHORTER_DATA = _kind(
+    "hang.shorter_data",
+    "Ranks had fewer batches than the others, which wait for them in the next step.",
+    "Give every rank the same number of batches: drop_last=True in its sampler and its loader, or a fixed"
+    " number of steps, or wrap the loop in `torch.distributed.algorithms.join.Join`.",
+)
 SHARED_GROUP = _kind(
     "hang.threads_share_group",
     "Two threads of a rank call collectives of one process group, and each waits for the other ranks:"
@@ -335,7 +341,8 @@ NEED_NO_TIME = frozenset(
     one.code
     for one in (
         *(STOPPED, GONE, DEBUGGER, TERMINAL, UNRESPONSIVE, NCCL_ERROR),
-        *(OTHER_COLLECTIVE, OTHER_SIZE, OTHER_PEER, CALLS_APART, SWALLOWED, SHARED_GROUP, GROUP_MADE_BY_SOME),
+        *(OTHER_COLLECTIVE, OTHER_SIZE, OTHER_PEER, CALLS_APART, SHORTER_DATA, SWALLOWED),
+        *(SHARED_GROUP, GROUP_MADE_BY_SOME),
     )
 )
 HANG_FINDINGS = (
@@ -366,6 +373,7 @@ HANG_FINDINGS = (
         OTHER_SIZE,
         OTHER_PEER,
         CALLS_APART,
+        SHORTER_DATA,
         SHARED_GROUP,
         GROUP_MADE_BY_SOME,
         NEVER_JOINED,

@@ -110,6 +110,8 @@ class Position:
         ""  # what that worker or thread does; of a loader with workers that all stand at a lock, that
     )
     polls: bool = False  # it only asks again and again whether something has come
+    # Batches that it has had and training steps that it has begun; None where it does not count them itself.
+    counts: tuple[int, int] | None = None
 
     @property
     def rank(self) -> int | None:

@@ -34,6 +34,7 @@ from gpudiag.checks.job.position import Position, find_position, find_positions
 from gpudiag.checks.job.rendezvous import judge_agent
 from gpudiag.checks.job.served import judge_served, mark_work_waits, places_of_servers
 from gpudiag.checks.job.shared_groups import judge_shared_groups
+from gpudiag.checks.job.shorter_data import judge_shorter_data
 from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.job.ways import find_except
@@ -208,6 +209,9 @@ def _judge(
     missing = judge_missing(job, alive, waiters, limits)
     if missing:
         return worst_first(missing), used
+    shorter = judge_shorter_data(job, positions)
+    if shorter is not None:
+        return (shorter,), used
     absent = absent_ranks(job)
     found = _judge_absent(job, absent, alive, waiters, limits)
     if waiters.positions:

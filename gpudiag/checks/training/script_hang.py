@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from gpudiag.checks.job.groups import Group, describe, group_alike, is_are
+from gpudiag.checks.job.groups import describe, group_alike
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position
+from gpudiag.checks.job.shorter_data import describe_counts
 from gpudiag.checks.job.verdict import judge_positions
 from gpudiag.checks.training.kinds import SCRIPT_HUNG, TIMED_OUT
 from gpudiag.checks.training.script_positions import OUTSIDE, find_positions, waits
@@ -37,14 +38,8 @@ def judge_hang(
     """The finding for ranks that wait without end, by rank; `finished`: pids; `outside`: py-spy's look."""
     since = limits.patience_seconds if working else limits.hang_seconds
     positions = find_positions(still, working, finished, hosts, since, outside)
-    facts = _describe_groups(positions, still)
+    facts = _describe_groups(positions)
     end = f"nothing has moved for {limits.hang_seconds:.0f} s (--hang-after)"
-    short = (
-        _find_short(find_positions(still, {}, {}, hosts, since), still) if not (working or finished) else None
-    )
-    if short is not None:
-        ranks, message = short
-        return SCRIPT_HUNG.finding(_subject(ranks, hosts), f"{message}; {end}", *facts, remedy=_SHORT_REMEDY)
     seen = tuple(one.seen for one in positions)
     records = tuple(
         replace(one.record, rank=rank) for rank, one in sorted(still.items()) if one.record is not None
@@ -60,12 +55,14 @@ def judge_hang(
     for one in blamed[:2]:
         facts.append(Evidence("kind", one.code, source=OUTSIDE if is_seen else OWN_STACKS))
         facts += one.evidence
-    remedy = f"If this work is expected, allow more time: `--hang-after SECONDS`. {SCRIPT_HUNG.remedy}"
+    remedy = next((one.remedy for one in blamed if one.outcome is Outcome.FAIL), "") or SCRIPT_HUNG.remedy
+    if working:
+        remedy = f"If this work is expected, allow more time: `--hang-after SECONDS`. {remedy}"
     return SCRIPT_HUNG.finding(
         _subject(ranks, hosts),
         message if working else f"{message}; {end}",
         *facts,
-        remedy=remedy if working else "",
+        remedy=remedy,
     )
 
 
@@ -95,7 +92,7 @@ def judge_late(
     ended = Evidence("ranks_ended", len(finished), source="ranks")
     message = f"the script had not ended after {seconds:.1f} s, when its time ran out"
     positions = find_positions(still, {}, finished, dict.fromkeys((*still, *finished), host), 0.0)
-    return TIMED_OUT.finding(HostSubject(host), message, ended, *_describe_groups(positions, still))
+    return TIMED_OUT.finding(HostSubject(host), message, ended, *_describe_groups(positions))
 
 
 def describe_wait(positions: Sequence[Position]) -> str:
@@ -106,52 +103,12 @@ def describe_wait(positions: Sequence[Position]) -> str:
     return f"{'; '.join(waiting)}, while {'; '.join(others)}"
 
 
-def _find_short(
-    positions: Sequence[Position], reports: Mapping[int, OwnLook]
-) -> tuple[tuple[int, ...], str] | None:
-    """The ranks that had fewer batches, and a sentence, where all wait for others and only that differs."""
-    if not positions or not all(map(waits, positions)):
-        return None
-    groups = sorted(group_alike(positions), key=lambda group: _progress(group, reports))
-    odd, most = groups[0], groups[-1]
-    (had, steps), (more, further) = _progress(odd, reports), _progress(most, reports)
-    if (had, steps) >= (more, further):
-        return None
-    one, several = ("batch", "batches") if had != more else ("step", "steps")
-    if had == more:
-        had, more = steps, further
-    return odd.ranks, (
-        f"{odd.name} had {had} {one if had == 1 else several} and {is_are(odd.positions, odd.head.words)} at"
-        f" {odd.head.where}, while {most.name} {is_are(most.positions, 'is')} in {one} {more}, and"
-        f" {is_are(most.positions, most.head.words)} at {most.head.where}: the data of {odd.name} is shorter"
-    )
-
-
-def _progress(group: Group, reports: Mapping[int, OwnLook]) -> tuple[int, int]:
-    """How many batches the first of these ranks has had, and how many steps it has begun."""
-    report = reports[group.ranks[0]]
-    return report.batches, report.steps
-
-
-_SHORT_REMEDY = (
-    "Give every rank the same number of batches: drop_last=True in its sampler and its loader, or a fixed"
-    " number of steps, or wrap the loop in `torch.distributed.algorithms.join.Join`."
-)
-
-
-def _describe_groups(positions: Sequence[Position], reports: Mapping[int, OwnLook]) -> list[Evidence]:
-    """Where the ranks are, the smallest groups first, and how far those that stand still came."""
+def _describe_groups(positions: Sequence[Position]) -> list[Evidence]:
+    """Where the ranks are, the smallest groups first, and how far those came that count."""
     facts: list[Evidence] = []
     groups = group_alike(positions)[:_SHOWN_GROUPS]
-    counted = [group for group in groups if group.ranks[0] in reports]
-    counts = {_progress(group, reports) for group in counted}
     for group in groups:
         own = group.head.call.own
         place = f"{own.file}:{own.line} in {own.function}" if own is not None else group.head.words
         facts.append(Evidence(group.name, place, source=group.head.read_by))
-    for group in counted if len(counts) > 1 else ():
-        batches, steps = _progress(group, reports)
-        if any(one for one, _ in counts):
-            facts.append(Evidence(f"batches of {group.name}", batches, source="data loader"))
-        facts.append(Evidence(f"steps of {group.name}", steps, source="torch.autograd"))
-    return facts
+    return facts + describe_counts(groups)

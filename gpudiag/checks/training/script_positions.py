@@ -58,7 +58,7 @@ def find_positions(
             found.append(own)
             continue
         still_there = replace(other, moves=False, since_seconds=max(since, other.since_seconds or 0.0))
-        found.append(replace(still_there, busy=other.busy and waits(still_there)))
+        found.append(replace(still_there, busy=other.busy and waits(still_there), counts=own.counts))
     return (*found, *(_ended(rank, pid, hosts[rank]) for rank, pid in sorted(finished.items())))
 
 
@@ -82,7 +82,8 @@ def _job_of(reports: Mapping[int, OwnLook], hosts: Mapping[int, str]) -> Job:
 
 
 def _settle(one: Position, report: OwnLook, since: float) -> Position:
-    """A position by the rank's own look, with what only it knows: whether and since when it stands."""
+    """A position by the rank's own look, with what only it knows: its counts, and since when it stands."""
+    one = replace(one, counts=(report.batches, report.steps))
     if report.work is not None:
         return replace(
             one,

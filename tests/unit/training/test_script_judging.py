@@ -95,6 +95,12 @@ def test_a_short_rank_without_torchs_loader_is_told_by_its_steps():
     assert finding.message.startswith("rank 1 had 8 steps")
 
 
+def test_fewer_batches_are_no_reason_while_another_rank_works_or_has_ended():
+    finding = hang(BACKWARD, BARRIER, working={2: replace(BACKWARD, work="its line moves")})
+    assert "shorter" not in finding.message
+    assert "shorter" not in hang(BACKWARD, BARRIER, finished=(2,)).message
+
+
 def test_as_many_batches_on_all_ranks_accuse_no_data():
     finding = hang(BACKWARD, BACKWARD, replace(BARRIER, batches=9, steps=9))
     assert "shorter" not in finding.message
