@@ -1,8 +1,8 @@
 """The interfaces of this process's network namespace with their addresses, in getifaddrs(3)'s order."""
 
 import struct
-from dataclasses import dataclass
 from socket import AF_INET6, if_indextoname, inet_ntop
+from typing import NamedTuple
 
 from gpudiag.linux.netlink import ask_all, parse_attributes
 
@@ -13,8 +13,7 @@ _ASK_ADDRESSES = 22  # RTM_GETADDR
 _ADDRESS, _LOCAL = 1, 2  # IFA_ADDRESS is the peer's on a point-to-point link; IFA_LOCAL is ours
 
 
-@dataclass(frozen=True, slots=True)
-class InterfaceAddress:
+class InterfaceAddress(NamedTuple):
     """One address of an interface, as text, and the length of its network's prefix in bits."""
 
     index: int

@@ -72,6 +72,17 @@ def test_list_as_json_loads_no_check_no_text_and_no_other_command() -> None:
     assert "pynvml" not in modules
 
 
+def test_the_children_of_a_listing_load_no_dataclass() -> None:
+    """They start at once with the little that is loaded by then, and `dataclasses` takes half of their time."""
+    import subprocess
+
+    for module in ("gpudiag.probe.host.machine", "gpudiag.probe.nvml.child"):
+        program = f"import {module}, sys; print(sorted(sys.modules))"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+        assert f"'{module}'" in done.stdout, done.stderr
+        assert not {"dataclasses", "inspect"} & set(re.findall(r"'([^']+)'", done.stdout)), module
+
+
 def test_help_loads_no_command() -> None:
     _, modules = modules_after("--help")
     assert not {

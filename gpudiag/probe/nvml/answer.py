@@ -10,7 +10,6 @@ from gpudiag.model.codec import all_missing, join_sheets, missing_of, noun, read
 from gpudiag.model.device import Device, FailedCall, SourceState, SourceStatus
 from gpudiag.model.host import Container, Machine
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.remedy import fit_remedy, platform_of
 from gpudiag.probe.attaching import HANDLE_CALL, SECONDS_PER_GPU, Attaching
 from gpudiag.probe.sleeping import ASLEEP
 
@@ -426,6 +425,8 @@ def _timed_out(failure: NvmlFailure, machine: Machine) -> str:
 
 def _failed(failure: NvmlFailure, machine: Machine) -> str:
     """What failed, then after a colon what to do about it, which the finding takes for its remedy."""
+    from gpudiag.model.remedy import fit_remedy, platform_of  # a listing of GPUs that answer needs none
+
     if failure.words.startswith(CANNOT_LOAD):
         linker = (
             failure.words.removeprefix(f"{CANNOT_LOAD}: ").replace("symbol: ", "symbol ").replace(": ", ", ")
