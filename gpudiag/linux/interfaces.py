@@ -16,7 +16,7 @@ _ADDRESS, _LOCAL = 1, 2  # IFA_ADDRESS is the peer's on a point-to-point link; I
 class InterfaceAddress(NamedTuple):
     """One address of an interface, as text, and the length of its network's prefix in bits."""
 
-    index: int
+    interface_index: int
     interface: str
     address: str
     prefix: int

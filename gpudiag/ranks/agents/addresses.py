@@ -43,7 +43,7 @@ def read_interfaces() -> tuple[OwnInterface, ...]:
     """This host's interfaces with addresses, in the kernel's order. Raises OSError: it lists none."""
     found: dict[tuple[int, str], list[str]] = {}
     for one in list_addresses():
-        found.setdefault((one.index, one.interface), []).append(f"{one.address}/{one.prefix}")
+        found.setdefault((one.interface_index, one.interface), []).append(f"{one.address}/{one.prefix}")
     return tuple(
         OwnInterface(name, ipaddress.ip_interface(addresses[0]).is_loopback, tuple(addresses))
         for (_, name), addresses in sorted(found.items())
