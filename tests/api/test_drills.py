@@ -59,6 +59,7 @@ CASES = {
 }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("fault", CASES)
 def test_a_fault_is_seen_and_its_end_too(drilled, fault):
     pid = drilled.process.pid

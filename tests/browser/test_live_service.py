@@ -40,6 +40,7 @@ def watched(browsing: Browsing, service: LiveService) -> Iterator[WatchedPage]:
         yield watched
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_of_the_real_service_is_whole(watched: WatchedPage, view: str) -> None:
     watched.open(view)

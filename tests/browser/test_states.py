@@ -203,6 +203,7 @@ def test_nothing_is_green_by_the_page_s_own_clock_and_it_is_again(
         watched.page.locator(".status.ok").first.wait_for()
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     ("verdict", "headline", "word"),
     [
@@ -283,6 +284,7 @@ def test_a_token_is_asked_for_and_taken(browsing: Browsing, busy_machine: Machin
         watched.page.locator("table.gpus").wait_for()
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("view", ["", "runs", "gpu/0"])
 def test_a_service_that_was_started_anew_and_wants_a_token_again_says_so(
     browsing: Browsing, busy_machine: Machine, view: str
@@ -344,6 +346,7 @@ def test_a_service_that_only_looks_says_how_to_start_a_run(browsing: Browsing, b
         assert quiet(watched)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("view", ["processes", "checks", "history", "topology", "sources", "runs"])
 def test_a_view_whose_data_fails_says_so(browsing: Browsing, busy_machine: Machine, view: str) -> None:
     with stub_service(busy_machine) as (address, _), browsing.page(address) as watched:

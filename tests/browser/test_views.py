@@ -51,6 +51,7 @@ def address(busy_machine: Machine) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_is_whole_accessible_and_quiet(browsing: Browsing, address: str, view: str) -> None:
     with browsing.page(address) as watched:

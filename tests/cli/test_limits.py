@@ -52,6 +52,7 @@ def can_be_set(limit: str) -> bool:
     return b"Traceback" not in subprocess.run(argv, capture_output=True, check=False, timeout=60).stderr
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("limit", _LIMITS)
 def test_a_limit_is_a_sentence_and_exit_status_3_in_every_command(limit, machine):
     if not can_be_set(limit):

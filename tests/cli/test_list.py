@@ -47,6 +47,7 @@ def test_eight_gpus_seen_by_three_sources_that_agree() -> None:
     assert [view["uuid"] for view in views] == [device["uuid"] for device in document["devices"]]
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("machine", HEALTHY_MACHINES)
 def test_a_healthy_machine_of_any_kind_passes_without_a_disagreement(machine: str) -> None:
     with simulated_machine(machine) as session:

@@ -170,6 +170,7 @@ def gres_of(machine: str) -> str:
     return f"gpu:{count}(S:0-1)"
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(("machine", "code"), rows("FAIL"))
 def test_every_fault_keeps_jobs_off_and_is_the_reason(machine, code, tmp_path):
     node = Node(tmp_path, machine, gres_of(machine))
@@ -201,6 +202,7 @@ def test_a_gpu_that_is_gone_is_missed_by_a_good_report_of_the_node(tmp_path):
     assert "gpu.gone: " in node.reason()
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     "machine", [*sorted(base_machines()), *(machine for machine, _ in rows("WARN") if machine not in BY_GRES)]
 )

@@ -48,6 +48,7 @@ def found(snapshot):
     ]
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("machine", base_machines())
 def test_a_healthy_machine_has_no_finding(machine):
     snapshot = take(machine)

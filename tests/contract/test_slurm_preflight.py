@@ -51,6 +51,7 @@ def test_a_jobs_own_mistake_drains_no_node(gated):
     assert (tried.ran, tried.drained) == (True, False), tried
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("machine", [*CODES, "absent", "crash"])
 def test_a_node_with_a_fault_or_without_a_verdict_is_drained_with_the_reason(gated, machine):
     tried = gated.try_node(machine, machine, SECONDS)

@@ -37,6 +37,7 @@ def test_on_a_healthy_machine_the_sources_agree_but_for_what_settings_explain(ma
     assert taken.left == ()
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("machine", base_machines())
 def test_every_field_is_a_value_or_a_reason(machine):
     for device in take(machine).snapshot.devices:

@@ -45,6 +45,7 @@ def test_ranks_find_their_place_in_the_environment(
     }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(("fault", "kind"), [("kill", IncidentKind.DIED), ("stop", IncidentKind.STOPPED)])
 def test_a_killed_or_stopped_rank_is_named_with_its_stage(
@@ -57,6 +58,7 @@ def test_a_killed_or_stopped_rank_is_named_with_its_stage(
     assert run.injected[0].fired
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_rank_that_stays_out_is_named_with_the_stage_it_missed(launches: Launches, stage: str) -> None:
     run = launches.run("rounds", faults=[f"skip:2@{stage}"])

@@ -26,6 +26,7 @@ def test_every_fault_has_a_row():
     assert asked == {kind.name for kind in FAULTS}
 
 
+@pytest.mark.sliced
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", EXPECTED)
 def test_a_fault_is_found_and_the_page_says_so(scenario):

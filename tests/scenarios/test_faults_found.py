@@ -64,6 +64,7 @@ def findings(look: Snapshot, before: Snapshot | None = None) -> list[Finding]:
     return [finding for found in run_checks(context, BUILTIN) for finding in found.findings]
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("spec", FOUND)
 def test_a_fault_is_found_and_nothing_else(spec: str):
     assert {finding.code for finding in findings(look_at_machine(spec))} == FOUND[spec]

@@ -27,6 +27,7 @@ ACTIVITY = {one.name for one in READINGS if isinstance(one.question, Activity)}
 HEALTHY = {"nvml": "ok", "gputil": "ok", "torch": "ok"}
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", sorted(base_machines()))
 def test_a_base_machine_comes_back_as_it_is(name: str):
     scenario, document = ask_machine(name)

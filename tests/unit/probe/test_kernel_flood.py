@@ -46,6 +46,7 @@ def logged(flood, grave_at):
     return "".join(record(1 + number / 50, line, number) for number, line in enumerate(lines))
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("grave_at", [0, LINES // 2, LINES])
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
 def test_a_grave_xid_is_found_in_a_flood(tmp_path, flood, grave_at):
