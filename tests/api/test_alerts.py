@@ -54,6 +54,7 @@ def firing(alerting: Alerting, case: Case) -> list[str]:
     return sorted(one.name for one in alerting.receiver.firing(case.name))
 
 
+@pytest.mark.sliced
 def test_a_fault_is_one_alert_with_host_cause_and_remedy_and_goes_when_it_goes(tmp_path):
     with contextlib.ExitStack() as stack:
         machines: dict[str, Machine] = {}

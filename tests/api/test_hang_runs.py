@@ -43,6 +43,7 @@ def rank(tmp_path: Path) -> Iterator[int]:
         job.kill()
 
 
+@pytest.mark.sliced
 def test_a_job_is_looked_at_by_a_process_of_it_while_another_run_goes_on(served, rank: int) -> None:
     other = served.start(kind="nccl-test", plan=LONG).json()
     wait_until_running(served, other["id"])

@@ -28,6 +28,7 @@ def test_every_reference_in_the_description_leads_somewhere(served):
     assert references(described) <= {f"#/components/schemas/{name}" for name in known}
 
 
+@pytest.mark.sliced
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_generated_request_breaks_it_or_gets_an_answer_that_is_not_described(served):

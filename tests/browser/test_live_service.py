@@ -127,6 +127,7 @@ def test_a_run_on_ranks_is_cancelled(watched: WatchedPage) -> None:
     assert watched.complaints == []
 
 
+@pytest.mark.sliced
 def test_history_outlives_the_service(browsing: Browsing, built_page: Path, tmp_path: Path) -> None:
     with live_service(HEALTHY, tmp_path) as service, browsing.page(service.address) as watched:
         watched.open()
@@ -150,6 +151,7 @@ def test_history_outlives_the_service(browsing: Browsing, built_page: Path, tmp_
         assert "651" in table.inner_text()
 
 
+@pytest.mark.sliced
 def test_a_chart_draws_what_was_sampled_while_nobody_looked(
     browsing: Browsing, built_page: Path, tmp_path: Path
 ) -> None:

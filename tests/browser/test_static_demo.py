@@ -125,6 +125,7 @@ def check_views(page: WatchedPage, recording: Recording) -> None:
     assert page.strangers() == []
 
 
+@pytest.mark.sliced
 def test_it_works_when_the_folder_is_opened_from_a_disk(
     browsing: Browsing, site: Path, recording: Recording
 ) -> None:
@@ -140,6 +141,7 @@ def test_it_works_when_the_folder_is_opened_from_a_disk(
         assert page.flaws_in_every_look() == []
 
 
+@pytest.mark.sliced
 def test_it_works_on_any_web_server_and_below_any_path(
     browsing: Browsing, site: Path, recording: Recording
 ) -> None:

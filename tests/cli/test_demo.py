@@ -117,6 +117,7 @@ def own_environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **names, "GPUDIAG_STATE_DIR": str(tmp_path / "state" / "gpudiag")}
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("end", ["ctrl-c", "SIGINT", "SIGTERM", "SIGKILL"])
 def test_the_page_of_the_story_and_nothing_that_outlives_it(end: str, tmp_path: Path) -> None:
     pytest.importorskip("fastapi", reason="the extra [serve] is not installed")

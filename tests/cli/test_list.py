@@ -97,6 +97,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(("fault", "state"), BROKEN.items())
 def test_each_way_of_being_broken_is_told_apart_and_fails(fault: str, state: str) -> None:
     with simulated_machine(f"h100x8+{fault}") as session:

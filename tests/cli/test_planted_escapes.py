@@ -55,6 +55,7 @@ def steering(text: str) -> list[str]:
     return [found[0] for found in STEERS.finditer(OURS.sub("", text))]
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("colour", [{}, {"FORCE_COLOR": "1"}], ids=["plain", "coloured"])
 @pytest.mark.parametrize(
     "words",

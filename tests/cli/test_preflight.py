@@ -47,6 +47,7 @@ def preflight(scenario: str, state: dict[str, str], *flags: str) -> Done:
         return run_on(session, *INSTANT, *flags, **state)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("base", sorted({*base_machines()} - {"none"}))
 def test_a_healthy_machine_passes_without_a_word_of_warning(base, state):
     done = preflight(base, state, "--json")
@@ -380,6 +381,7 @@ def test_a_machine_without_a_gpu_verifies_an_all_reduce(state):
     assert done.left == ()
 
 
+@pytest.mark.sliced
 @pytest.mark.ranks
 @pytest.mark.timeout(300)
 def test_standard_screens_for_silent_corruption_on_cpu_ranks(state):

@@ -46,6 +46,7 @@ def asked_of(log: Path) -> set[str]:
     return {" ".join(line.split()[2:4]) for line in log.read_text().splitlines()} if log.exists() else set()
 
 
+@pytest.mark.sliced
 def test_a_look_wakes_no_gpu_and_says_that_it_sleeps(asleep):
     session, indices, log = asleep
     done = run_on(session, "list", "--json", GPUDIAG_SIMULATED_CALL_LOG=str(log))
@@ -61,6 +62,7 @@ def test_a_look_wakes_no_gpu_and_says_that_it_sleeps(asleep):
     assert not {call for call in asked_of(log) for index in indices if is_about(call, index)}
 
 
+@pytest.mark.sliced
 def test_a_gate_wakes_it(asleep):
     session, indices, log = asleep
     command = ("preflight", "--level", "instant", "--json")

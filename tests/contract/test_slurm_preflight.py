@@ -46,6 +46,7 @@ def test_a_job_runs_on_a_node_in_order_and_its_report_is_kept(gated):
     assert list((gated.folder / "reports").glob("*.prolog.json"))
 
 
+@pytest.mark.sliced
 def test_a_jobs_own_mistake_drains_no_node(gated):
     tried = gated.try_node("its own", "h100x8+visible:9", SECONDS)
     assert (tried.ran, tried.drained) == (True, False), tried
@@ -62,6 +63,7 @@ def test_a_node_with_a_fault_or_without_a_verdict_is_drained_with_the_reason(gat
     gated.resume()
 
 
+@pytest.mark.sliced
 def test_a_gpu_that_falls_off_the_bus_under_a_job_drains_the_node_after_it(gated):
     become(gated.folder, "h100x8", SECONDS)
     broken = f"printf 'NODE=h100x8+lost:5\\nGPUDIAG_SECONDS={SECONDS}\\n' > {gated.folder}/node"

@@ -24,6 +24,7 @@ def row(taken, index):
     return next(device for device in taken.snapshot.devices if device.id.nvml_index == index)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("machine", base_machines())
 def test_on_a_healthy_machine_the_sources_agree_but_for_what_settings_explain(machine):
     taken = take(machine)

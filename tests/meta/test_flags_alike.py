@@ -152,6 +152,7 @@ def test_a_flag_that_would_do_nothing_is_refused(capsys: pytest.CaptureFixture[s
         assert is_refused(capsys, *argv, named=named), argv
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("command", sorted(QUICK))
 def test_a_dash_is_standard_output(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -43,6 +43,7 @@ def test_agents_agree_across_machines(machines: Machines) -> None:
     assert len(outcome.reports[0]["run"]["returned"]) == 3
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("fault", ["kill:2@measure", "stop:1@warmup", "kill:0@verify"])
 def test_a_fault_on_another_machine_is_reported_once(machines: Machines, fault: str) -> None:
     group, apart = machines

@@ -188,6 +188,7 @@ def test_a_rank_that_ended_well_before_the_others_is_the_cause(launches: Launche
     assert [(incident.kind, incident.rank) for incident in run.incidents] == [(IncidentKind.ENDED, 1)]
 
 
+@pytest.mark.sliced
 def test_a_rank_that_spins_while_the_others_wait_is_told_with_its_line(launches: Launches) -> None:
     run = launches.run("spin_on_rank_1")
     assert [(incident.kind, incident.rank) for incident in run.incidents] == [(IncidentKind.SILENT, 1)]

@@ -37,7 +37,6 @@ def localised(completed: Completed) -> tuple[Any, list[tuple[str, str]]]:
     return document["localisation"], told
 
 
-@pytest.mark.each_run
 def test_of_eight_ranks_the_slow_ones_are_named() -> None:
     found, told = localised(
         nccl_test("--nproc", "8", *FLAGS, "--inject", "slow:3:20", "--inject", "slow:6:30")

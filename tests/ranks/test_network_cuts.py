@@ -146,7 +146,6 @@ def heal(machine: Machine) -> None:
     change_filter(machine, "delete table inet cut")
 
 
-@pytest.mark.each_run
 @pytest.mark.parametrize("run", ["torchrun"], indirect=True)
 def test_a_host_that_is_cut_off_is_named_by_the_others_and_by_itself(run: Run) -> None:
     run.wait_until_measuring()

@@ -179,7 +179,6 @@ def test_one_worker_is_said_to_be_one() -> None:
     )
 
 
-@pytest.mark.each_run
 def test_torchrun_runs_several_strategies_and_prints_one_report(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     completed = torchrun_train(2, "--strategy", ",".join(STRATEGIES), "--json", "--events", str(path))

@@ -138,6 +138,7 @@ def test_no_check_passes_when_its_part_of_the_snapshot_is_gone(check: Check):
     assert result(check, Context(look)).outcome is not Outcome.PASS or check.name in {"driver.nouveau"}
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("base", sorted(base_machines()))
 def test_a_healthy_machine_raises_no_alarm(base: str):
     look = look_at_machine(base)

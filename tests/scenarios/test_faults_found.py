@@ -128,6 +128,7 @@ LOGGED = {
 }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("spec", LOGGED)
 def test_a_fault_that_the_kernel_log_tells_too_is_named_once(spec: str):
     found = findings(look_at_machine(spec, kernel_log=True))

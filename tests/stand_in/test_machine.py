@@ -16,6 +16,7 @@ def test_torch_and_nvml_agree_on_every_gpu(on_gpus):
     assert document["torch"]["version"].endswith("stand.in")
 
 
+@pytest.mark.sliced
 def test_each_mig_instance_is_found_by_its_uuid_and_is_the_one_that_nvml_lists(on_gpus):
     (gpu,) = on_gpus("h100-mig", "list", "--sources", "nvml", "--json").document()["devices"]
     instances = gpu["mig_instances"]
@@ -31,6 +32,7 @@ def test_each_mig_instance_is_found_by_its_uuid_and_is_the_one_that_nvml_lists(o
         assert view["memory_total_bytes"] == wanted["memory_total_bytes"]
 
 
+@pytest.mark.sliced
 def test_copies_and_products_are_measured_and_verified_on_two_gpus(on_gpus, tmp_path):
     log = tmp_path / "log"
     two = {

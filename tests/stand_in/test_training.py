@@ -5,7 +5,6 @@ import pytest
 pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(300)]
 
 
-@pytest.mark.each_run
 def test_each_strategy_is_the_maths_of_one_process(on_gpus):
     flags = ("--strategy", "data-parallel,ddp,fsdp2", "--steps", "4", "--json")
     ended = on_gpus("h100x8", "train", "--nproc", "2", *flags)

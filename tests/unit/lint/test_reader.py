@@ -251,6 +251,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path, name: str, content: 
     assert linted.findings == ()
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     "text",
     [

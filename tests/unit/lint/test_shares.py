@@ -28,6 +28,7 @@ def die_elsewhere(number: int) -> int:
     return number * number
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 @pytest.mark.parametrize("work", [square, die_elsewhere])
 def test_each_item_is_worked_on_in_its_place(work, count) -> None:

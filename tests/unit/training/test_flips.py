@@ -26,6 +26,7 @@ def average(gradients: list[torch.Tensor], divided_first: bool) -> torch.Tensor:
     return torch.stack(gradients).sum(0) / ranks
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("bit", [20, 23, 25, 27, 29, 31])
 def test_the_rank_of_a_flipped_bit_is_always_among_those_named(ranks: int, bit: int) -> None:
