@@ -1,6 +1,6 @@
 # make run    the main job on this machine: the inventory, a verified all-reduce, the verdict; without a GPU (the bare
 #             command has no verdict: 3) on the CPU, which it then asks for by name
-# make test   the test suite: of the tests marked `sliced` one in six, others at each commit; `make test-all` runs all of it
+# make test   the test suite: of the tests marked `sliced` one in ten, others at each commit; `make test-all` runs all of it
 # make quick  the most useful tests within a minute: lint, the rules of the house, unit tests of all but tensors and torch
 # make test-check  what a new check or code needs (CONTRIBUTING.md); make test-reading, make test-collective: a new one of these
 # make pages  every page and schema that a program writes
@@ -35,7 +35,7 @@ run: $(VENV)/.installed-torch
 
 # Two lanes at once: what waits for processes most of the time, and what computes, with what that leaves of the processors.
 WAITING := tests/api tests/browser tests/cli tests/contract tests/ranks tests/stand_in
-SLICE ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)/6
+SLICE ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)/10
 
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs 2 --keep-going --output-sync=recurse test-waiting test-computing
@@ -45,12 +45,12 @@ test-all:
 
 test-waiting: $(VENV)/.installed-dev
 	status=0; \
-	$(PYTEST) -m ranks --slice $(SLICE) -n 3 --dist worksteal || status=1; \
-	$(PYTEST) -m "not ranks" --slice $(SLICE) -n 4 --dist worksteal $(WAITING) || status=1; \
+	$(PYTEST) -m ranks --slice $(SLICE) -n 4 --dist worksteal || status=1; \
+	$(PYTEST) -m "not ranks" --slice $(SLICE) -n 5 --dist worksteal $(WAITING) || status=1; \
 	exit $$status
 
 test-computing: $(VENV)/.installed-dev
-	nice -n 5 $(PYTEST) -m "not ranks" --slice $(SLICE) -n 2 --dist worksteal $(addprefix --ignore=,$(WAITING))
+	nice -n 5 $(PYTEST) -m "not ranks" --slice $(SLICE) -n 3 --dist worksteal $(addprefix --ignore=,$(WAITING))
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/ruff check -q .

@@ -51,13 +51,14 @@ def _use_memory_for_temporary_files() -> None:
 def _render_each_machine_once() -> None:
     """Keep what the simulated library's state of a machine is rendered to: tests open the same ones often.
 
-    Rendering takes 27 ms of the 68 that a machine takes, and depends on its GPUs and its NVML alone.
+    Rendering takes 27 ms of the 68 that a machine takes, and depends on its GPUs, its NVML and its sysfs.
     """
     rendered: dict[bytes, bytes] = {}
 
     def render_once(scenario: Scenario, xid_events: Iterable[tuple[str, int]] = ()) -> bytes:
         events = tuple(xid_events)
-        key = pickle.dumps((scenario.gpus, scenario.nvml, events))
+        sysfs = [file for file in scenario.host.files.items() if file[0].startswith("sys/")]
+        key = pickle.dumps((scenario.gpus, scenario.nvml, sysfs, events))
         if key not in rendered:
             if len(rendered) >= _MOST_RENDERED:
                 rendered.clear()

@@ -28,7 +28,7 @@ own counts) hangs, answers each return code of nvmlReturn_t, and every call of a
 on it is lost. Right: a hang is `gpu.hung` on that GPU and nothing else, a loss `gpu.lost`, any other error
 is reported for that GPU and the machine does not pass; where no GPU answers a function at all, no check
 passes that reads it. CI walks a slice, another one on each
-machine, of one machine in six at each commit.
+machine, of one machine in ten at each commit.
 
 | machine | functions | hangs | return codes | lost half way | wrong |
 | --- | --- | --- | --- | --- | --- |

@@ -105,8 +105,13 @@ class Launches:
         return found
 
     def wait_until_gone(self) -> None:
-        """Fail unless every process of this test's runs ends soon."""
-        wait_for(lambda: not self.processes(), "the end of every process")
+        """Fail unless every process of this test's runs ends soon.
+
+        One that begins another program at this moment has no environment, and so no mark: look twice.
+        """
+        wait_for(
+            lambda: not (self.processes() or time.sleep(0.05) or self.processes()), "the end of every process"
+        )
 
     def kill_all(self) -> None:
         """Leave nothing behind, whatever a test did."""

@@ -1,7 +1,7 @@
 """Every kind of fault, on the first machine of its trials; tools/write_kinds.py tries all of them.
 
 The first trial of each kind is tried at each commit. Its others differ in what is planted and not in how it is
-found, and one in six of them is.
+found, and one in ten of them is.
 """
 
 import pytest
