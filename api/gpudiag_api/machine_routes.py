@@ -26,7 +26,6 @@ from gpudiag.model.service import (
 )
 from gpudiag.model.topology import Topology
 from gpudiag.model.untrusted_text import mask_text
-from gpudiag.render.metrics_otel import otel_document
 from gpudiag.render.report_formats import render_json
 from gpudiag.sampler.ring import NAMES
 from gpudiag.service.usage import list_processes
@@ -164,12 +163,6 @@ def machine_routes(service: Service) -> APIRouter:
     async def read_baselines(request: Request) -> Response:
         name = machine_key(_snapshot(service))
         return reply(request, encode_document(await read_stored_history(service, name)))
-
-    @router.get("/otel", responses=answers(None, 503), summary="The numbers under OpenTelemetry's names")
-    async def read_otel(request: Request) -> Response:
-        import json
-
-        return reply(request, encode_body(json.dumps(otel_document(_snapshot(service))).encode()))
 
     return router
 

@@ -134,22 +134,10 @@ class Dcgm:
         return f"DCGM_FI_{'' if self.name.startswith('PROF_') else 'DEV_'}{self.name}"
 
 
-class Otel:
-    """The OpenTelemetry name, unit and attributes."""
-
-    __slots__ = ("attributes", "name", "unit")
-
-    def __init__(self, name: str, unit: str, attributes: Mapping[str, str] | None = None) -> None:
-        """Name the metric as the semantic conventions do."""
-        self.name = name
-        self.unit = unit
-        self.attributes = attributes or {}
-
-
 class Metric:
     """The reading as a sample of a family, in its unit, with labels; `rare`: in the full scrape alone."""
 
-    __slots__ = ("dcgm", "family", "labels", "otel", "rare", "scale")
+    __slots__ = ("dcgm", "family", "labels", "rare", "scale")
 
     def __init__(
         self,
@@ -158,7 +146,6 @@ class Metric:
         labels: Mapping[str, str] | None = None,
         *,
         dcgm: Dcgm | None = None,
-        otel: Otel | None = None,
         rare: bool = False,
     ) -> None:
         """Name the family, and the names in other vocabularies."""
@@ -166,7 +153,6 @@ class Metric:
         self.scale = scale
         self.labels = dict(labels or {})
         self.dcgm = dcgm
-        self.otel = otel
         self.rare = rare
 
 

@@ -2,8 +2,7 @@
 
 Own names follow Prometheus (base units, `_total` for counters). dcgm-exporter's are those of its default
 counters, which dashboards and alerts in the field use (dcgm-exporter 4.8, etc/default-counters.csv).
-OpenTelemetry's are the hardware conventions (semantic-conventions 1.38, status development), read 2026-11.
-`metrics_native.py`, `metrics_dcgm.py` and `metrics_otel.py` render them.
+`metrics_native.py` and `metrics_dcgm.py` render them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 from gpudiag.model.device import Device, MigInstance
 from gpudiag.model.reading import Missing, Reading, value_or
-from gpudiag.reference.declaration import COUNTER, Dcgm, Declared, Family, Metric, Otel
+from gpudiag.reference.declaration import COUNTER, Dcgm, Declared, Family, Metric
 from gpudiag.reference.readings import READINGS
 from gpudiag.reference.vocabulary import (
     COSTLY_REASONS,
@@ -39,12 +38,11 @@ Samples = Callable[[Any], Iterator[tuple[dict[str, str], float]]]
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A family with its samples, and other vocabularies' names, each for the sample that has those labels."""
+    """A family with its samples, and dcgm-exporter's names, each for the sample that has those labels."""
 
     family: Family
     samples: Samples
     dcgm: tuple[tuple[Dcgm, dict[str, str]], ...] = ()
-    otel: tuple[tuple[Otel, dict[str, str]], ...] = ()
     rare: frozenset[str] = frozenset()  # label values of samples that are only in the full scrape
     prefix: str = "gpudiag_gpu_"
 
@@ -247,7 +245,6 @@ def _sampled(family: Family, readings: Sequence[Declared], prefix: str) -> Sampl
         family,
         _sampler([(name, metric.labels, metric.scale) for name, metric in samples]),
         tuple((metric.dcgm, metric.labels) for _, metric in samples if metric.dcgm is not None),
-        tuple((metric.otel, metric.labels) for _, metric in samples if metric.otel is not None),
         _words(metric for _, metric in samples if metric.rare)
         - _words(metric for _, metric in samples if not metric.rare),
         prefix,

@@ -39,7 +39,7 @@ PATHS = (
     "/metrics?dialect=dcgm&processes=1", "/api/v1/devices", "/api/v1/devices/0", "/api/v1/snapshot",
     "/api/v1/processes", "/api/v1/topology", "/api/v1/history", "/api/v1/sources", "/api/v1/checks",
     "/api/v1/findings", "/api/v1/events", "/api/v1/runs", "/api/v1/baselines", "/api/v1/explain/xid-79",
-    "/api/v1/schemas", "/api/v1/otel", "/api/v1/session", "/api/v1/poll?since=0", "/nothing",
+    "/api/v1/schemas", "/api/v1/session", "/api/v1/poll?since=0", "/nothing",
     "/api/v1/nothing",
 )  # fmt: skip
 

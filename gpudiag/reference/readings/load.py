@@ -14,7 +14,6 @@ from gpudiag.reference.declaration import (
     Family,
     Field,
     Metric,
-    Otel,
 )
 from gpudiag.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
 
@@ -55,7 +54,6 @@ LOAD: tuple[Declared, ...] = (
             Family("utilization_ratio", "Share of time in which a kernel ran, 0 to 1."),
             1 / _PERCENT,
             dcgm=Dcgm("GPU_UTIL", "GPU utilization (in %).", _PERCENT),
-            otel=Otel("hw.gpu.utilization", "1", {"hw.gpu.task": "general"}),
         ),
     ),
     Declared(
@@ -85,7 +83,6 @@ LOAD: tuple[Declared, ...] = (
             ),
             1 / _PERCENT,
             dcgm=Dcgm("ENC_UTIL", "Encoder utilization (in %).", _PERCENT),
-            otel=Otel("hw.gpu.utilization", "1", {"hw.gpu.task": "encoder"}),
         ),
     ),
     Declared(
@@ -98,7 +95,6 @@ LOAD: tuple[Declared, ...] = (
             ),
             1 / _PERCENT,
             dcgm=Dcgm("DEC_UTIL", "Decoder utilization (in %).", _PERCENT),
-            otel=Otel("hw.gpu.utilization", "1", {"hw.gpu.task": "decoder"}),
         ),
     ),
     Declared(
@@ -144,7 +140,6 @@ HEAT: tuple[Declared, ...] = (
             _TEMPERATURE,
             labels={"sensor": "gpu"},
             dcgm=Dcgm("GPU_TEMP", "GPU temperature (in C)."),
-            otel=Otel("hw.temperature", "Cel", {"hw.sensor_location": "gpu"}),
         ),
         fact=Fact("Heat and power", "Temperature", "°C"),
     ),
@@ -157,7 +152,6 @@ HEAT: tuple[Declared, ...] = (
             _TEMPERATURE,
             labels={"sensor": "memory"},
             dcgm=Dcgm("MEMORY_TEMP", "Memory temperature (in C)."),
-            otel=Otel("hw.temperature", "Cel", {"hw.sensor_location": "memory"}),
         ),
         fact=Fact("Memory", "Memory temperature", "°C"),
     ),
@@ -226,7 +220,6 @@ HEAT: tuple[Declared, ...] = (
             Family("fan_speed_ratio", "Fan speed as a share of the highest, 0 to 1."),
             1 / _PERCENT,
             dcgm=Dcgm("FAN_SPEED", "Fan speed (in %).", _PERCENT),
-            otel=Otel("hw.fan.speed_ratio", "1"),
         ),
         fact=Fact("Heat and power", "Fan", "%", after="power_limit_default_watts"),
     ),
@@ -248,7 +241,6 @@ POWER: tuple[Declared, ...] = (
         metric=Metric(
             Family("power_watts", "Power drawn now."),
             dcgm=Dcgm("POWER_USAGE", "Power draw (in W)."),
-            otel=Otel("hw.power", "W"),
         ),
         fact=Fact("Heat and power", "Power", "W"),
     ),
@@ -314,7 +306,6 @@ POWER: tuple[Declared, ...] = (
                 float(MILLIJOULES_PER_JOULE),
                 COUNTER,
             ),
-            otel=Otel("hw.energy", "J"),
         ),
     ),
 )
@@ -331,7 +322,6 @@ CLOCKS: tuple[Declared, ...] = (
             _HERTZ_PER_MHZ,
             {"clock": "sm"},
             dcgm=Dcgm("SM_CLOCK", "SM clock frequency (in MHz).", 1 / _HERTZ_PER_MHZ),
-            otel=Otel("gpudiag.gpu.clock", "Hz", {"gpudiag.clock": "sm"}),
         ),
         fact=Fact("Clocks", "SM", "MHz"),
     ),

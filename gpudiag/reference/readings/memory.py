@@ -14,7 +14,6 @@ from gpudiag.reference.declaration import (
     Family,
     Field,
     Metric,
-    Otel,
 )
 from gpudiag.units import MIB
 
@@ -46,7 +45,6 @@ MEMORY: tuple[Declared, ...] = (
         metric=Metric(
             Family("memory_used_bytes", "Memory in use, without the driver's reserve."),
             dcgm=Dcgm("FB_USED", "Framebuffer memory used (in MiB).", 1 / MIB),
-            otel=Otel("hw.gpu.memory.usage", "By"),
         ),
         fact=Fact("Memory", "Used", "bytes"),
     ),
@@ -80,7 +78,6 @@ MEMORY: tuple[Declared, ...] = (
         metric=Metric(
             Family("memory_total_bytes", "Memory of the GPU."),
             dcgm=Dcgm("FB_TOTAL", "Total framebuffer memory (in MiB).", 1 / MIB),
-            otel=Otel("hw.gpu.memory.limit", "By"),
         ),
         fact=Fact("Memory", "Total", "bytes", first=True),
     ),
@@ -115,7 +112,6 @@ ECC: tuple[Declared, ...] = (
             _ECC_ERRORS,
             labels={"severity": "uncorrected", "scope": "volatile"},
             dcgm=Dcgm("ECC_DBE_VOL_TOTAL", "Total number of double-bit volatile ECC errors.", kind=COUNTER),
-            otel=Otel("hw.errors", "{error}", {"error.type": "uncorrected"}),
         ),
         fact=Fact("Errors", "Uncorrected since driver load"),
     ),
@@ -142,7 +138,6 @@ ECC: tuple[Declared, ...] = (
             _ECC_ERRORS,
             labels={"severity": "corrected", "scope": "volatile"},
             dcgm=Dcgm("ECC_SBE_VOL_TOTAL", "Total number of single-bit volatile ECC errors.", kind=COUNTER),
-            otel=Otel("hw.errors", "{error}", {"error.type": "corrected"}),
         ),
         fact=Fact("Errors", "Corrected since driver load", after="ecc_mode"),
     ),
