@@ -24,7 +24,7 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test test-all test-waiting test-computing quick test-check test-reading test-collective pages docs docs-version gpu frameworks test-frameworks pythons torches lowest single-file dist release dry-run chart check format benchmarks clean
+.PHONY: run test test-all test-ranks test-waiting test-computing quick test-check test-reading test-collective pages docs docs-version gpu frameworks test-frameworks pythons torches lowest single-file dist release dry-run chart check format benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
@@ -33,24 +33,25 @@ run: $(VENV)/.installed-torch
 		echo "$(BIN)/gpudiag $$command"; $(BIN)/gpudiag $$command || exit; \
 	done
 
-# Two lanes at once: what waits for processes most of the time, and what computes, with what that leaves of the processors.
+# Three lanes at once: what starts ranks, what waits for other processes most of the time, and what computes, with what
+# those leave of the processors.
 WAITING := tests/api tests/browser tests/cli tests/contract tests/ranks tests/stand_in
 SLICE ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)/10
 
 test: $(VENV)/.installed-dev
-	$(MAKE) --jobs 2 --keep-going --output-sync=recurse test-waiting test-computing
+	$(MAKE) --jobs 3 --keep-going --output-sync=recurse test-ranks test-waiting test-computing
 
 test-all:
 	$(MAKE) test SLICE=0/1
 
+test-ranks: $(VENV)/.installed-dev
+	$(PYTEST) -m ranks --slice $(SLICE) -n 3 --dist worksteal
+
 test-waiting: $(VENV)/.installed-dev
-	status=0; \
-	$(PYTEST) -m ranks --slice $(SLICE) -n 4 --dist worksteal || status=1; \
-	$(PYTEST) -m "not ranks" --slice $(SLICE) -n 5 --dist worksteal $(WAITING) || status=1; \
-	exit $$status
+	$(PYTEST) -m "not ranks" --slice $(SLICE) -n 3 --dist worksteal $(WAITING)
 
 test-computing: $(VENV)/.installed-dev
-	nice -n 5 $(PYTEST) -m "not ranks" --slice $(SLICE) -n 3 --dist worksteal $(addprefix --ignore=,$(WAITING))
+	nice -n 5 $(PYTEST) -m "not ranks" --slice $(SLICE) -n 2 --dist worksteal $(addprefix --ignore=,$(WAITING))
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/ruff check -q .

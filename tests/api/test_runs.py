@@ -60,6 +60,7 @@ def test_a_run_is_started_followed_and_its_report_read(served):
     assert "run" in kinds
 
 
+@pytest.mark.sliced
 def test_training_is_started_followed_and_its_report_read(served):
     plan = {"backend": "gloo", "nproc": 2, "steps": 2, "strategy": ["ddp"]}
     started = served.start(kind="train", plan=plan)
@@ -98,6 +99,7 @@ def test_two_reports_are_compared_as_the_command_compares_them(served):
     assert [preset["name"] for preset in kind["presets"]] == ["quick", "standard", "before a training"]
 
 
+@pytest.mark.sliced
 def test_one_run_at_a_time_the_next_waits_or_is_refused_and_a_run_can_be_cancelled(served):
     first = served.start(kind="nccl-test", plan=LONG).json()
     refused = served.start(kind="nccl-test", plan=SMALL)
@@ -126,6 +128,7 @@ def test_a_flood_of_runs_is_refused(served):
     assert wait_for_end(served, first["id"], 20)["state"] == "cancelled"
 
 
+@pytest.mark.sliced
 def test_gpus_that_others_use_are_left_alone_unless_forced(served):
     refused = served.start(kind="nccl-test", plan={"backend": "nccl"}, gpus=["0"])
     problem = refused.json()
@@ -150,6 +153,7 @@ def test_the_service_stops_and_its_run_with_it(tmp_path):
         service.wait(lambda: service.run(run["id"]).get("state") == "cancelled")
 
 
+@pytest.mark.sliced
 def test_killed_in_the_middle_of_a_run_it_says_so_at_the_next_start(tmp_path):
     with machine() as session:
         with serving(session, tmp_path, "--allow-actions", ends=False) as service:
@@ -169,6 +173,7 @@ def test_killed_in_the_middle_of_a_run_it_says_so_at_the_next_start(tmp_path):
             assert service.get(f"/api/v1/runs/{done['id']}/report").json()["outcome"] == "pass"
 
 
+@pytest.mark.sliced
 def test_a_run_names_an_interpreter_of_the_operators_list_and_says_why_it_failed(tmp_path):
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")

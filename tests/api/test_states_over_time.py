@@ -149,6 +149,7 @@ def test_a_gpu_that_vanishes_keeps_its_row_and_is_a_finding(watched):
 SWAPPED = "GPU-11111111-2222-3333-4444-555555555555"
 
 
+@pytest.mark.sliced
 def test_a_gpu_that_another_takes_the_place_of_leaves_it_nothing_of_its_own(watched, tmp_path):
     before, others = watched.live()["devices"][3]["uuid"], set(up(watched))
     own_power = watched.wait(lambda: len(seen := power_seen(watched)) == 8 and seen)
@@ -165,6 +166,7 @@ def test_a_gpu_that_another_takes_the_place_of_leaves_it_nothing_of_its_own(watc
     watched.wait(lambda: watched.live()["verdict"] == "pass", 40)
 
 
+@pytest.mark.sliced
 def test_two_gpus_that_vanish_are_two_of_eight(watched):
     watched.change("h100x8+gone:3+gone:5")
     watched.wait(lambda: watched.live()["headline"] == "6 healthy, 2 of 8 missing", 40)
@@ -188,6 +190,7 @@ def test_a_driver_that_goes_is_not_green_keeps_the_rows_and_blames_no_gpu(watche
     assert kinds(watched).count("driver") == 2
 
 
+@pytest.mark.sliced
 def test_variables_that_are_no_text_end_nothing(tmp_path):
     """A path of an older machine in another encoding than UTF-8: the service ended at its first tick."""
     with machine("h100x8") as session:
@@ -220,6 +223,7 @@ def test_a_sampler_that_is_killed_blames_no_gpu(watched):
     assert pages(watched) == set()
 
 
+@pytest.mark.sliced
 def test_a_sampler_that_stands_still_is_replaced(watched):
     (sampler,) = [pid for pid in watched.children() if b"sampler.child" in command(pid)]
     os.kill(sampler, signal.SIGSTOP)
@@ -275,6 +279,7 @@ def test_a_gpu_that_hangs_and_recovers_is_told_once_each(watched):
     assert "within 0.0 s" not in about[0][1]
 
 
+@pytest.mark.sliced
 def test_a_sampler_that_cannot_be_started_says_so_and_does_not_blame_the_driver(tmp_path, monkeypatch):
     """As after an update that broke an import: its process ends before it says anything."""
     broken = tmp_path / "broken"
@@ -344,6 +349,7 @@ def test_a_test_of_ours_that_stops_the_sampling_leaves_nothing_green():
     assert live.headline == "the numbers are 60 s old: a bandwidth test runs and must not be disturbed"
 
 
+@pytest.mark.sliced
 def test_a_service_that_is_started_without_the_driver_is_green_once_it_is_loaded(tmp_path):
     with machine("h100x8+no-driver") as session, serving(session, tmp_path) as service:
         live = service.wait(lambda: (now := told(service)) and now["verdict"] is not None and now, 40)
@@ -432,6 +438,7 @@ def moved_clock(folder: Path, session) -> Iterator[mmap.mmap]:
         yield moved
 
 
+@pytest.mark.sliced
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler, which moves the clock of the service")
 def test_a_clock_that_is_set_ahead_and_back_changes_no_verdict_and_silences_nothing(tmp_path):
     with (

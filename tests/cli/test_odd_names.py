@@ -155,6 +155,7 @@ def test_bytes_that_are_no_text_stand_in_documents_as_escapes() -> None:
         Path("o.json").unlink()
 
 
+@pytest.mark.sliced
 def test_letters_that_the_terminal_lacks_are_escaped_and_json_stays_json() -> None:
     text = "RuntimeError: 错误 \U0001f525 CUDA error: out of memory"
     Path("job.log").write_text(f"{text}\n", encoding="utf-8")

@@ -199,6 +199,7 @@ def read_until(program: "subprocess.Popen[str]", moment: str) -> None:
         pass
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("moment", ["start", "in 0", "after 0", "in 1"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_whenever_the_command_ends(

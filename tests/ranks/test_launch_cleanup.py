@@ -37,6 +37,7 @@ def directories(launches: Launches) -> list[Path]:
     return list(Path(os.environ["XDG_RUNTIME_DIR"]).glob("gpudiag/*"))
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     ("number", "status"),
     [

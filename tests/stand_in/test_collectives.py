@@ -9,7 +9,6 @@ pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.sliced, pytes
 SMALL = ("--step-factor", "16", "--iterations", "3", "--warmup", "1")
 
 
-@pytest.mark.each_run
 def test_every_operation_and_type_is_exact_on_two_gpus(on_gpus):
     flags = ("--op", "all", "--dtype", "all", "--min-bytes", "1003", "--max-bytes", "1003")
     ended = on_gpus("h100x8", "nccl-test", "--nproc", "2", *flags, *SMALL, "--json")

@@ -198,6 +198,7 @@ def sent_at_once(shape: str, seed: int, sigma: float, *, rounds: int = 4) -> tup
     return network, load
 
 
+@pytest.mark.sliced
 @walk(["adaptive, 2 nodes an uplink", "adaptive, full leaves", "adaptive, uneven", "static", "hash"])
 def test_no_leaf_of_a_healthy_network_is_weak_however_its_speeds_vary(shape: str):
     for seed in range(6):
