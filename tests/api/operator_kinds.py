@@ -14,11 +14,9 @@ _DURATION = {
 _TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
 _WORDS = {"type": "object", "additionalProperties": _TEXT}
-_ACTIONS = (
-    "replace", "keep", "drop", "hashmod", "labelmap", "labeldrop", "labelkeep", "lowercase", "uppercase",
-    "keepequal",
-    "dropequal",
-)  # fmt: skip
+_ACTIONS = tuple(
+    "replace keep drop hashmod labelmap labeldrop labelkeep lowercase uppercase keepequal dropequal".split()
+)
 
 
 def _closed(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:

@@ -34,14 +34,15 @@ ENVIRONMENT = {
     "MASTER_ADDR": f"http://ann:{VARIABLE}@head",
     "NCCL_SOCKET_IFNAME": f"eth0,token={VARIABLE}", "CUDA_VISIBLE_DEVICES": f"--password={VARIABLE}",
 }  # fmt: skip
-PATHS = (
-    "/", "/healthz", "/readyz", "/openapi.json", "/metrics", "/metrics?full=1&processes=1",
-    "/metrics?dialect=dcgm&processes=1", "/api/v1/devices", "/api/v1/devices/0", "/api/v1/snapshot",
-    "/api/v1/processes", "/api/v1/topology", "/api/v1/history", "/api/v1/sources", "/api/v1/checks",
-    "/api/v1/findings", "/api/v1/events", "/api/v1/runs", "/api/v1/baselines", "/api/v1/explain/xid-79",
-    "/api/v1/schemas", "/api/v1/session", "/api/v1/poll?since=0", "/nothing",
-    "/api/v1/nothing",
-)  # fmt: skip
+PATHS = tuple(
+    """
+    / /healthz /readyz /openapi.json /metrics /metrics?full=1&processes=1
+    /metrics?dialect=dcgm&processes=1 /api/v1/devices /api/v1/devices/0 /api/v1/snapshot
+    /api/v1/processes /api/v1/topology /api/v1/history /api/v1/sources /api/v1/checks /api/v1/findings
+    /api/v1/events /api/v1/runs /api/v1/baselines /api/v1/explain/xid-79 /api/v1/schemas /api/v1/session
+    /api/v1/poll?since=0 /nothing /api/v1/nothing
+    """.split()
+)
 
 
 @pytest.fixture(scope="module")

@@ -57,11 +57,13 @@ _LOOK_UP = "nvmlDeviceGetHandleBy"
 _ABOUT_NO_GPU = re.compile(r"nvml(Init|Shutdown|System|DeviceGetCount)")
 # An invalid argument tells that a driver does not know this link, place, policy or field, where gpudiag asks
 # for many.
-_ENUMERATED = (
-    "nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkErrorCounter",
-    "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetViolationStatus", "nvmlDeviceGetFieldValues",
-    "nvmlDeviceGetMigDeviceHandleByIndex",
-)  # fmt: skip
+_ENUMERATED = tuple(
+    """
+    nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkRemotePciInfo_v2 nvmlDeviceGetNvLinkErrorCounter
+    nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetViolationStatus nvmlDeviceGetFieldValues
+    nvmlDeviceGetMigDeviceHandleByIndex
+    """.split()
+)
 # Readings without which a check has looked all the same: by another of its readings, or they only refine.
 _LOOKED_OTHERWISE = {
     name: frozenset(fields.split())

@@ -36,10 +36,12 @@ CUDA_FAILURES = ("1 'invalid argument'", "2 'out of memory'", "3 'initialization
     "719 'unspecified launch failure'",
     "801 'operation not supported'", "802 'system not yet initialized'", "999 'unknown error'",
 )  # fmt: skip
-VERBS = ("open_device", "alloc_pd", "create_cq", "create_qp", "modify_qp", "query_port", "query_gid",
-    "post_send", "poll_cq", "reg_mr",
-    "reg_mr_iova2", "reg_dmabuf_mr",
-)  # fmt: skip
+VERBS = tuple(
+    """
+    open_device alloc_pd create_cq create_qp modify_qp query_port query_gid post_send poll_cq reg_mr
+    reg_mr_iova2 reg_dmabuf_mr
+    """.split()
+)
 REASONS = ("", " with error Bad address", " with error Cannot allocate memory",
     " with error Connection timed out", " with error Invalid argument errno 22",
     " with error Network is unreachable", " with error No such device", " with error Operation not supported",
