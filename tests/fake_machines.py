@@ -36,26 +36,24 @@ def live_document(host: str, gpus: int = 8, **changes: Any) -> dict[str, Any]:
     """A `gpudiag.live/1` as a healthy machine's service gives it, as far as a hub reads it."""
     now = _text(datetime.now(UTC))
     devices = [
-        {
-            "uuid": f"GPU-{host}-{index}", "bus_id": f"00000000:{0x10 + index:02x}:00.0", "nvml_index": index,
-            "responding": True, "health": "ok", "finding_codes": [], "name": "NVIDIA H100 80GB HBM3",
-            "utilization_percent": 90 + index % 8, "memory_total_bytes": 80 * GIB,
-            "memory_used_bytes": 60 * GIB,
-            "temperature_celsius": 50 + index, "power_draw_watts": 600.5, "fan_speed_percent": None,
-            "processes": [{"pid": 4000 + index, "user": "ann", "command": "python train.py"}],
-            "pods": [], "slurm_jobs": [{"slurm_job_id": 4711, "user": "ann"}],
-            "missing": {"fan_speed_percent": "not_supported"},
-        }
+        (
+            {"uuid": f"GPU-{host}-{index}", "bus_id": f"00000000:{0x10 + index:02x}:00.0"}
+            | {"nvml_index": index, "responding": True, "health": "ok", "finding_codes": []}
+            | {"name": "NVIDIA H100 80GB HBM3", "utilization_percent": 90 + index % 8}
+            | {"memory_total_bytes": 80 * GIB, "memory_used_bytes": 60 * GIB}
+            | {"temperature_celsius": 50 + index, "power_draw_watts": 600.5, "fan_speed_percent": None}
+            | {"processes": [{"pid": 4000 + index, "user": "ann", "command": "python train.py"}]}
+            | {"pods": [], "slurm_jobs": [{"slurm_job_id": 4711, "user": "ann"}]}
+            | {"missing": {"fan_speed_percent": "not_supported"}}
+        )
         for index in range(gpus)
-    ]  # fmt: skip
-    return {
-        "schema": "gpudiag.live/1", "sequence": 1, "at": now, "host": host, "simulated": None,
-        "version": __version__,
-        "driver_version": "580.105.08", "cuda_driver_version": "13.0", "verdict": "pass",
-        "headline": f"{gpus} healthy", "devices": devices, "findings_version": 1, "finding_count": 0,
-        "findings": [],
-        "active_runs": [],
-    } | changes  # fmt: skip
+    ]
+    return (
+        {"schema": "gpudiag.live/1", "sequence": 1, "at": now, "host": host, "simulated": None}
+        | {"version": __version__, "driver_version": "580.105.08", "cuda_driver_version": "13.0"}
+        | {"verdict": "pass", "headline": f"{gpus} healthy", "devices": devices}
+        | {"findings_version": 1, "finding_count": 0, "findings": [], "active_runs": []}
+    ) | changes
 
 
 FAILED = {

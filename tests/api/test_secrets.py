@@ -26,14 +26,13 @@ COMMAND = [
     "python", "train.py", f"--api-key={ARGUMENT}", "--hf-token", ARGUMENT, f"WANDB_API_KEY={ARGUMENT}",
     f"--data=https://ann:{ARGUMENT}@data.example/x?token={ARGUMENT}", f"password={ARGUMENT}",
 ]  # fmt: skip
-ENVIRONMENT = {
-    "NCCL_HOSTID": f"https://ann:{VARIABLE}@x.example/", "TORCH_HUB_TOKEN": VARIABLE,
-    "CUDA_API_KEY": VARIABLE,
-    "HTTPS_PROXY": f"http://ann:{PROXY}@proxy.example:3128", "PGPASSWORD": VARIABLE, "GPUDIAG_STORE": STORE,
-    "DATABASE_URL": STORE, "NCCL_TOKEN": VARIABLE, "SLURM_JWT": VARIABLE,
-    "MASTER_ADDR": f"http://ann:{VARIABLE}@head",
-    "NCCL_SOCKET_IFNAME": f"eth0,token={VARIABLE}", "CUDA_VISIBLE_DEVICES": f"--password={VARIABLE}",
-}  # fmt: skip
+ENVIRONMENT = (
+    {"NCCL_HOSTID": f"https://ann:{VARIABLE}@x.example/", "TORCH_HUB_TOKEN": VARIABLE}
+    | {"CUDA_API_KEY": VARIABLE, "HTTPS_PROXY": f"http://ann:{PROXY}@proxy.example:3128"}
+    | {"PGPASSWORD": VARIABLE, "GPUDIAG_STORE": STORE, "DATABASE_URL": STORE, "NCCL_TOKEN": VARIABLE}
+    | {"SLURM_JWT": VARIABLE, "MASTER_ADDR": f"http://ann:{VARIABLE}@head"}
+    | {"NCCL_SOCKET_IFNAME": f"eth0,token={VARIABLE}", "CUDA_VISIBLE_DEVICES": f"--password={VARIABLE}"}
+)
 PATHS = tuple(
     """
     / /healthz /readyz /openapi.json /metrics /metrics?full=1&processes=1

@@ -237,11 +237,11 @@ def series_of(machine: Machine, start: float, stop: float, uuid: str | None) -> 
             {"uuid": key_of(device), "nvml_index": index, "name": to_plain(device.name), "series": values}
         )
     at = datetime.fromtimestamp((start * 3 + stop) / 4, UTC).isoformat()
-    event = {
-        "number": 1, "at": at, "kind": "xid", "uuid": devices[-1]["uuid"] if devices else None,
-        "nvml_index": len(machine.snapshot.devices) - 1, "message": "Xid 94: contained memory error",
-        "xid_code": 94, "severity": "warn", "reasons": [],
-    }  # fmt: skip
+    event = (
+        {"number": 1, "at": at, "kind": "xid", "uuid": devices[-1]["uuid"] if devices else None}
+        | {"nvml_index": len(machine.snapshot.devices) - 1, "message": "Xid 94: contained memory error"}
+        | {"xid_code": 94, "severity": "warn", "reasons": []}
+    )
     return {
         "schema": "gpudiag.series/1",
         "step_seconds": step,

@@ -130,16 +130,14 @@ class StubState:
 def run_document(number: str, kind: str, state: str, outcome: str | None = None) -> dict[str, Any]:
     """`gpudiag.run/1`."""
     ended = None if state == "running" else _now()
-    return {
-        "schema": "gpudiag.run/1", "id": number, "kind": kind, "state": state, "plan": {}, "gpus": [],
-        "lock": ["host"],
-        "requested_at": _now(), "started_at": _now(), "ended_at": ended, "deadline_seconds": 600.0,
-        "outcome": outcome,
-        "exit_status": None, "reason": None, "stage": "rendezvous", "done": 0, "planned": RUN_TICKS,
-        "progress": 0.0,
-        "interpreter": None, "command": f"gpudiag {kind}", "has_report": outcome is not None,
-        "report_formats": ["text", "json"], "queue_position": None, "log_bytes": 0,
-    }  # fmt: skip
+    return (
+        {"schema": "gpudiag.run/1", "id": number, "kind": kind, "state": state, "plan": {}}
+        | {"gpus": [], "lock": ["host"], "requested_at": _now(), "started_at": _now()}
+        | {"ended_at": ended, "deadline_seconds": 600.0, "outcome": outcome, "exit_status": None}
+        | {"reason": None, "stage": "rendezvous", "done": 0, "planned": RUN_TICKS, "progress": 0.0}
+        | {"interpreter": None, "command": f"gpudiag {kind}", "has_report": outcome is not None}
+        | {"report_formats": ["text", "json"], "queue_position": None, "log_bytes": 0}
+    )
 
 
 def _now() -> str:

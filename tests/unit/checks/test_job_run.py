@@ -37,20 +37,20 @@ def at(seconds: float) -> datetime:
 def rank(number: int, code: int, order: int | None, **more: Any) -> RankRecord:
     end = RankEnd.KILLED if code < 0 else RankEnd.FAILED if code else RankEnd.FINISHED
     names = {-9: "SIGKILL", -15: "SIGTERM"}
-    values: dict[str, Any] = {
-        "rank": number, "pid": 100 + number, "started": START, "end": end,
-        "ended": at(60 + (order or 9) * 0.1),
-        "exit_code": code, "signal": names.get(code), "order": order, "attempt": 1,
-    }  # fmt: skip
+    values: dict[str, Any] = (
+        {"rank": number, "pid": 100 + number, "started": START, "end": end}
+        | {"ended": at(60 + (order or 9) * 0.1), "exit_code": code}
+        | {"signal": names.get(code), "order": order, "attempt": 1}
+    )
     return RankRecord(**{**values, **more})
 
 
 def facts(*ranks: RankRecord, **more: Any) -> RunFacts:
-    values: dict[str, Any] = {
-        "host": "a1", "started": START, "seconds": 61.0, "exit_status": 1, "ranks": ranks, "signals": (),
-        "stalls": (),
-        "slow": (), "step": StepTime(0.5, 90, 0.9, 60.0), "kernel": (), "glances": 40, "unseen": (),
-    }  # fmt: skip
+    values: dict[str, Any] = (
+        {"host": "a1", "started": START, "seconds": 61.0, "exit_status": 1}
+        | {"ranks": ranks, "signals": (), "stalls": (), "slow": ()}
+        | {"step": StepTime(0.5, 90, 0.9, 60.0), "kernel": (), "glances": 40, "unseen": ()}
+    )
     return RunFacts(**{**values, **more})
 
 

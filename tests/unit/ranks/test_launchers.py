@@ -20,13 +20,12 @@ from gpudiag.ranks.launchers import (
     outside_step,
 )
 
-SRUN = {
-    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CLUSTER_NAME": "gpudiag", "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-    "SLURM_NTASKS": "4",
-    "SLURM_STEP_NODELIST": "n[01-02]", "SLURM_JOB_NODELIST": "n[01-02]", "SLURM_SUBMIT_DIR": "/home/a",
-}  # fmt: skip
+SRUN = (
+    {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CLUSTER_NAME": "gpudiag"}
+    | {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_STEP_NUM_TASKS": "4"}
+    | {"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "n[01-02]"}
+    | {"SLURM_JOB_NODELIST": "n[01-02]", "SLURM_SUBMIT_DIR": "/home/a"}
+)
 BATCH = {
     "SLURM_JOB_ID": "7",
     "SLURM_PROCID": "0",

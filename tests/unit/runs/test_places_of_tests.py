@@ -14,11 +14,11 @@ from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_snapshot
 
 ABSENT = Missing(MissingReason.SOURCE_ABSENT, "torch is not installed")
 NO_CUDA = Missing(MissingReason.NOT_SUPPORTED, "CPU build of torch")
-FACTS: dict[str, Any] = {
-    "version": "2.13.0", "python": "python3", "cuda_runtime_version": "13.0", "architectures": ("sm_90",),
-    "nccl_version": "2.29", "nccl_available": True, "gloo_available": True, "cuda_available": True,
-    "device_count": 3, "nvml_device_count": 3, "context_starts": True,
-}  # fmt: skip
+FACTS: dict[str, Any] = (
+    {"version": "2.13.0", "python": "python3", "cuda_runtime_version": "13.0"}
+    | {"architectures": ("sm_90",), "nccl_version": "2.29", "nccl_available": True, "gloo_available": True}
+    | {"cuda_available": True, "device_count": 3, "nvml_device_count": 3, "context_starts": True}
+)
 IDLE: dict[str, Any] = {
     "mig_mode": "disabled", "compute_mode": "default", "processes": (), "utilization_percent": 0,
     "memory_used_bytes": 0, "memory_total_bytes": 80 * 2**30

@@ -9,10 +9,11 @@ LIBRARY = {"driver_version": "580.105.08", "nvml_version": "13", "cuda_driver_ve
 
 
 def sheet(index: int, **readings) -> dict:
-    known = {"uuid": f"GPU-{index}", "bus_id": f"00000000:0{index}:00.0", "name": "NVIDIA H100",
-        "temperature_celsius": 30,
-             "utilization_percent": 5, "power_draw_watts": 70.0, "memory_total_bytes": 1, "pstate": 0,
-             "sm_clock_mhz": 1980}  # fmt: skip
+    known = (
+        {"uuid": f"GPU-{index}", "bus_id": f"00000000:0{index}:00.0", "name": "NVIDIA H100"}
+        | {"temperature_celsius": 30, "utilization_percent": 5, "power_draw_watts": 70.0}
+        | {"memory_total_bytes": 1, "pstate": 0, "sm_clock_mhz": 1980}
+    )
     return {**known, **readings, "missing": {}, "missing_detail": {}}
 
 

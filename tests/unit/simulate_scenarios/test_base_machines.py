@@ -84,11 +84,11 @@ def test_memory_adds_up(base: Scenario):
 
 
 def test_nothing_that_counts_faults_counts_any_that_matters(base: Scenario):
-    faultless = {
-        "ecc_uncorrected_volatile": 0, "ecc_uncorrected_aggregate": 0, "row_remap_pending": False,
-        "row_remap_failed": False, "page_retirement_pending": False, "recovery_action": "none",
-        "compute_mode": "default", "clocks_event_reasons": ["gpu_idle"], "responding": True,
-    }  # fmt: skip
+    faultless = (
+        {"ecc_uncorrected_volatile": 0, "ecc_uncorrected_aggregate": 0, "row_remap_pending": False}
+        | {"row_remap_failed": False, "page_retirement_pending": False, "recovery_action": "none"}
+        | {"compute_mode": "default", "clocks_event_reasons": ["gpu_idle"], "responding": True}
+    )
     for gpu in base.gpus:
         for name, healthy in faultless.items():
             assert gpu.readings.get(name, healthy) == healthy

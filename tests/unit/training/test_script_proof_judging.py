@@ -107,9 +107,11 @@ def test_a_look_before_the_first_step_accuses_nobody_whose_parameters_are_alike(
 
 def test_other_parameters_on_every_rank_are_model_parallelism_where_gradients_cross_in_another_way() -> None:
     codes, seen = judge(
-        lambda rank: {"parameters": looks(f"r{rank}"), "forwards": 0, "wrapped": 0, "crossed": 40,
-            "samples": tuple(range(10)), "share": None, "sampler": "whole"}
-    )  # fmt: skip
+        lambda rank: (
+            {"parameters": looks(f"r{rank}"), "forwards": 0, "wrapped": 0, "crossed": 40}
+            | {"samples": tuple(range(10)), "share": None, "sampler": "whole"}
+        )
+    )
     assert codes == []
     assert isinstance(seen["parameters_alike"], Missing)
     assert isinstance(seen["own_samples"], Missing)
