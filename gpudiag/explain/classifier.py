@@ -41,10 +41,10 @@ _DOUBT_PARTS = (b"ailed", b"FAILED", b"imed", b"xceeded", b"borting", b"UNAVAILA
 # A mark of fewer letters in one word.
 _RAISED_SHORT = b"Xid ("
 _PROGRESS_MARKS = (
-    *(b"loss", b"Init COMPLETE", b"HTTP/", b"omplete", b"inished", b"samples/s", b"tokens/s", b"step",
-      b"epoch", b"Epoch"),
+    *(b"loss", b"Init COMPLETE", b"HTTP/", b"omplete", b"inished", b"samples/s", b"tokens/s", b"step"),
+    *(b"epoch", b"Epoch"),
     *(b"Out of bounds values", b"fired up", b"unstuck"),
-)  # fmt: skip
+)
 _DIGITS = b"0123456789"
 _HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")
 _GRAM = 4  # letters of a pattern's part that serve as its key

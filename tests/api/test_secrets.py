@@ -23,9 +23,9 @@ READ, ACT = "planted-read-token-0123456789", "planted-act-token-0123456789"
 SECRETS = (PASSWORD, ARGUMENT, VARIABLE, PROXY, HEADER, READ, ACT)
 STORE = f"postgresql://ann:{PASSWORD}@127.0.0.1:9/gpudiag"  # nobody listens there: it is down
 COMMAND = [
-    "python", "train.py", f"--api-key={ARGUMENT}", "--hf-token", ARGUMENT, f"WANDB_API_KEY={ARGUMENT}",
-    f"--data=https://ann:{ARGUMENT}@data.example/x?token={ARGUMENT}", f"password={ARGUMENT}",
-]  # fmt: skip
+    *("python", "train.py", f"--api-key={ARGUMENT}", "--hf-token", ARGUMENT, f"WANDB_API_KEY={ARGUMENT}"),
+    *(f"--data=https://ann:{ARGUMENT}@data.example/x?token={ARGUMENT}", f"password={ARGUMENT}"),
+]
 ENVIRONMENT = (
     {"NCCL_HOSTID": f"https://ann:{VARIABLE}@x.example/", "TORCH_HUB_TOKEN": VARIABLE}
     | {"CUDA_API_KEY": VARIABLE, "HTTPS_PROXY": f"http://ann:{PROXY}@proxy.example:3128"}

@@ -60,18 +60,18 @@ def steering(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        (), ("list",), ("list", "--wide"), ("list", "--json"), ("list", "--sources", "all"),
-        ("list", "--free", "1"),
-        ("preflight", "--level", "instant"), ("preflight", "--level", "instant", "--json"),
-        ("list", f"--{EVIL}"), (f"li{EVIL}st",), ("history", "--store", f"/nothing/{EVIL}"),
-        ("preflight", "--only", EVIL), ("serve", "--bind", EVIL), ("merge", f"/nothing/{EVIL}.json"),
-        ("list", "--output", f"/nothing/{EVIL}.json"), ("explain", f"RuntimeError: CUDA error: {EVIL}"),
-        ("serve", "--token-file", f"/nothing/{EVIL}"), ("simulate", EVIL, "--", "true"),
+        *((), ("list",), ("list", "--wide"), ("list", "--json"), ("list", "--sources", "all")),
+        *(("list", "--free", "1"), ("preflight", "--level", "instant")),
+        *(("preflight", "--level", "instant", "--json"), ("list", f"--{EVIL}"), (f"li{EVIL}st",)),
+        *(("history", "--store", f"/nothing/{EVIL}"), ("preflight", "--only", EVIL)),
+        *(("serve", "--bind", EVIL), ("merge", f"/nothing/{EVIL}.json")),
+        *(("list", "--output", f"/nothing/{EVIL}.json"), ("explain", f"RuntimeError: CUDA error: {EVIL}")),
+        *(("serve", "--token-file", f"/nothing/{EVIL}"), ("simulate", EVIL, "--", "true")),
     ],
     ids=lambda words: (
         " ".join(words).encode("ascii", "replace").decode().translate({27: "?", 13: "?", 7: "?"})[:40]
     ),
-)  # fmt: skip
+)
 def test_no_command_steers_the_terminal(planted, tmp_path, words, colour):
     done = run_on(planted, *words, GPUDIAG_STATE_DIR=str(tmp_path), **colour)
     assert done.out or done.err

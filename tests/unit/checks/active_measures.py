@@ -29,8 +29,9 @@ from gpudiag.model.report import Measures
 from tests.unit.model.nouns import make_device, make_snapshot
 
 ACTIVE_TESTS = (
-    MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, MATMUL, PEER_COPY, DETERMINISM, MEMORY_PATTERNS, SUSTAINED,
-)  # fmt: skip
+    *(MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, MATMUL, PEER_COPY, DETERMINISM, MEMORY_PATTERNS),
+    SUSTAINED,
+)
 
 ON_CPU = Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
 GB = 1e9

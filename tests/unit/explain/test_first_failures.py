@@ -26,27 +26,28 @@ TEXTS = [
     for topic, text in [*((topic, text) for _, topic, text in TWENTY), *OTHERS]
     if topic.startswith(OF_THE_GPU)
 ]
-CUDA_FAILURES = ("1 'invalid argument'", "2 'out of memory'", "3 'initialization error'",
-    "100 'no CUDA-capable device is detected'",
-    "101 'invalid device ordinal'", "214 'uncorrectable ECC error encountered'",
+CUDA_FAILURES = (
+    *("1 'invalid argument'", "2 'out of memory'", "3 'initialization error'"),
+    *("100 'no CUDA-capable device is detected'", "101 'invalid device ordinal'"),
+    "214 'uncorrectable ECC error encountered'",
     "217 'peer access is not supported between these two devices'",
-    "304 'OS call failed or operation not supported on this OS'", "400 'invalid resource handle'",
-    "700 'an illegal memory access was encountered'",
-    "702 'the launch timed out and was terminated'", "710 'device-side assert triggered'",
-    "719 'unspecified launch failure'",
-    "801 'operation not supported'", "802 'system not yet initialized'", "999 'unknown error'",
-)  # fmt: skip
+    *("304 'OS call failed or operation not supported on this OS'", "400 'invalid resource handle'"),
+    *("700 'an illegal memory access was encountered'", "702 'the launch timed out and was terminated'"),
+    *("710 'device-side assert triggered'", "719 'unspecified launch failure'"),
+    *("801 'operation not supported'", "802 'system not yet initialized'", "999 'unknown error'"),
+)
 VERBS = tuple(
     """
     open_device alloc_pd create_cq create_qp modify_qp query_port query_gid post_send poll_cq reg_mr
     reg_mr_iova2 reg_dmabuf_mr
     """.split()
 )
-REASONS = ("", " with error Bad address", " with error Cannot allocate memory",
-    " with error Connection timed out", " with error Invalid argument errno 22",
-    " with error Network is unreachable", " with error No such device", " with error Operation not supported",
-    " with 110 Connection timed out, on dev mlx5_1:1",
-)  # fmt: skip
+REASONS = (
+    *("", " with error Bad address", " with error Cannot allocate memory"),
+    *(" with error Connection timed out", " with error Invalid argument errno 22"),
+    *(" with error Network is unreachable", " with error No such device"),
+    *(" with error Operation not supported", " with 110 Connection timed out, on dev mlx5_1:1"),
+)
 WITHOUT_A_YEAR = ("[rank1]:[E1120 08:41:10.526290891 x.cpp:1] ", "ERROR 11-20 08:41:10 [core.py:708] ",
     "Nov 20 08:41:10 n1 app[7]: ", "[08:41:10] ", "08:41:10,123 ERROR ")  # fmt: skip
 

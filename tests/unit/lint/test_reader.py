@@ -278,13 +278,14 @@ def test_a_folder_and_a_file_that_is_gone_are_reported(tmp_path) -> None:
     assert "cannot be opened" in (lint_file(tmp_path).file.remark or "")
 
 
-PIECES = st.sampled_from([
-    "import torch.distributed as dist\n", "dist.barrier()\n", "if rank == 0:\n", "    ", "\t", "f'{", "}'",
-    "'''", '"', "{", "}",
-    "(", ")", "```python\n", "~~~\n", "#", "\\", "\r", "\0", "%%bash\n", "!ls\n", "for x in y:\n",
-    "def f(x):\n", "return f(x)\n",
-    "x = x\n", "lambda: x\n", "type X[T] = 1\n", "class A(A):\n", "self.x = self.x\n", "é", "\u2028", "\x0c",
-])  # fmt: skip
+PIECES = st.sampled_from(
+    [
+        *("import torch.distributed as dist\n", "dist.barrier()\n", "if rank == 0:\n", "    ", "\t"),
+        *("f'{", "}'", "'''", '"', "{", "}", "(", ")", "```python\n", "~~~\n", "#", "\\", "\r", "\0"),
+        *("%%bash\n", "!ls\n", "for x in y:\n", "def f(x):\n", "return f(x)\n", "x = x\n"),
+        *("lambda: x\n", "type X[T] = 1\n", "class A(A):\n", "self.x = self.x\n", "é", "\u2028", "\x0c"),
+    ]
+)
 
 
 @settings(max_examples=60, deadline=None)

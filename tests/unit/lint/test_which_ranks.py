@@ -271,10 +271,9 @@ if __name__ == "__main__":
 
 
 DEVICES = (
-    "torch.cuda.set_device(rank)", 'torch.device(f"cuda:{rank}")', 'torch.device("cuda:%d" % rank)',
-    "net.to(rank)",
-    "net.cuda(rank)", 'net.to(f"cuda:{rank}")', 'torch.device("cuda", rank)',
-)  # fmt: skip
+    *("torch.cuda.set_device(rank)", 'torch.device(f"cuda:{rank}")', 'torch.device("cuda:%d" % rank)'),
+    *("net.to(rank)", "net.cuda(rank)", 'net.to(f"cuda:{rank}")', 'torch.device("cuda", rank)'),
+)
 
 
 @walk(DEVICES)

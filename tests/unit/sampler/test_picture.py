@@ -140,8 +140,10 @@ def test_another_number_of_gpus_starts_from_nothing():
     assert [one.id.uuid for one in picture.answer(101.0).devices] == ["GPU-5"]
 
 
-VITAL = ("memory_total_bytes", "utilization_percent", "temperature_celsius", "power_draw_watts", "pstate",
-         "sm_clock_mhz")  # fmt: skip
+VITAL = (
+    *("memory_total_bytes", "utilization_percent", "temperature_celsius", "power_draw_watts", "pstate"),
+    "sm_clock_mhz",
+)
 
 
 def all_failed() -> dict:
