@@ -108,10 +108,11 @@ def _without_proc() -> None:
 def _be_somebody_else(most: int) -> None:
     """Become a user of its own with that many processes at most, who may still read this user's files."""
     command = [
-        "setpriv", f"--reuid={_UNPRIVILEGED}", f"--regid={_UNPRIVILEGED}", "--clear-groups",
-        "--inh-caps=+dac_read_search,+dac_override", "--ambient-caps=+dac_read_search,+dac_override", "--",
-        "prlimit", f"--nproc={most}:{most}", *sys.argv[sys.argv.index("--") + 1 :],
-    ]  # fmt: skip
+        *("setpriv", f"--reuid={_UNPRIVILEGED}", f"--regid={_UNPRIVILEGED}", "--clear-groups"),
+        *("--inh-caps=+dac_read_search,+dac_override", "--ambient-caps=+dac_read_search,+dac_override", "--"),
+        *("prlimit", f"--nproc={most}:{most}"),
+        *sys.argv[sys.argv.index("--") + 1 :],
+    ]
     os.execvp(command[0], command)  # noqa: S606
 
 

@@ -121,10 +121,13 @@ def with_one(results: tuple[Any, ...], place: int, **changes: Any) -> tuple[Any,
 
 def _measurement(world_size: int, **values: Any) -> ActiveMeasurement:
     ranks = tuple(RankReport(rank, rank, "a1", 100 + rank, "teardown", 0) for rank in range(world_size))
-    defaults = {
-        "world_size": world_size, "host": "a1", "torch_version": "2.13.0", "tests": ACTIVE_TESTS,
-        "done": ACTIVE_TESTS, "ranks": ranks, "incidents": (), "untested": (), "seconds": 60.0,
-    }  # fmt: skip
+    defaults = {"world_size": world_size, "host": "a1", "torch_version": "2.13.0", "tests": ACTIVE_TESTS} | {
+        "done": ACTIVE_TESTS,
+        "ranks": ranks,
+        "incidents": (),
+        "untested": (),
+        "seconds": 60.0,
+    }
     return ActiveMeasurement(**{**defaults, **values})
 
 

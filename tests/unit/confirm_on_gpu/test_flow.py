@@ -25,13 +25,13 @@ from tools.confirm_on_gpu.run import REPOSITORY, Run, _grouped
 from tools.confirm_on_gpu.step import Need, Output, Step, StepResult
 from tools.write_schemas import schema_path, schema_text
 
-MACHINE = {
-    "schema": "gpudiag.snapshot/1", "host": "a1", "simulated": None, "driver_version": "580.1",
-    "sources": [{"name": "nvml", "state": "ok", "reason": None}], "disagreements": [],
-    "devices": [{"nvml_index": 0, "name": "H100", "uuid": "GPU-1", "bus_id": "0:1"}],
-    "views": [{"source": "torch", "source_index": 0, "uuid": "GPU-1", "context_starts": True}],
-    "torch": {"version": "2.13", "cuda_runtime_version": "13.0", "nccl_version": "2.28.9"},
-}  # fmt: skip
+MACHINE = (
+    {"schema": "gpudiag.snapshot/1", "host": "a1", "simulated": None, "driver_version": "580.1"}
+    | {"sources": [{"name": "nvml", "state": "ok", "reason": None}], "disagreements": []}
+    | {"devices": [{"nvml_index": 0, "name": "H100", "uuid": "GPU-1", "bus_id": "0:1"}]}
+    | {"views": [{"source": "torch", "source_index": 0, "uuid": "GPU-1", "context_starts": True}]}
+    | {"torch": {"version": "2.13", "cuda_runtime_version": "13.0", "nccl_version": "2.28.9"}}
+)
 
 
 def python(code: str) -> tuple[str, ...]:

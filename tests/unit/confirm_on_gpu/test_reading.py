@@ -30,10 +30,10 @@ def with_nccl(version: str | None) -> dict:
     return {"torch": {"nccl_version": version}}
 
 
-COLLECTIVE = {
-    "outcome": "pass", "backend": "nccl", "world_size": 2, "ranks_share_gpu": True, "findings": [],
+COLLECTIVE = {"outcome": "pass", "backend": "nccl", "world_size": 2, "ranks_share_gpu": True} | {
+    "findings": [],
     "results": [{"op": "all_reduce", "verified": True}],
-}  # fmt: skip
+}
 REFUSAL = "two NCCL ranks on one GPU need NCCL 2.30 or later, and torch here has NCCL 2.28.9"
 
 
@@ -241,10 +241,11 @@ def test_a_check_is_told_with_the_readings_that_a_gpu_gave_and_those_that_none_g
 
 
 def test_one_worker_is_no_fault_of_one_gpu_and_a_wrong_gradient_is(output_of):
-    row = {
-        "strategy": "ddp", "dtype": "bfloat16", "world_size": 1, "backend": "nccl", "reason": None,
-        "verifications": [{"passed": True}], "findings": [{"code": "train.single_worker", "outcome": "warn"}],
-    }  # fmt: skip
+    row = (
+        {"strategy": "ddp", "dtype": "bfloat16", "world_size": 1}
+        | {"backend": "nccl", "reason": None, "verifications": [{"passed": True}]}
+        | {"findings": [{"code": "train.single_worker", "outcome": "warn"}]}
+    )
     well = {"outcome": "warn", "strategies": [row]}
     assert reading.read_training(output_of(well), {}).outcome is Outcome.PASS
     wrong = {"code": "train.gradients_differ", "outcome": "fail", "message": "they differ"}

@@ -48,8 +48,10 @@ REASONS = (
     *(" with error Network is unreachable", " with error No such device"),
     *(" with error Operation not supported", " with 110 Connection timed out, on dev mlx5_1:1"),
 )
-WITHOUT_A_YEAR = ("[rank1]:[E1120 08:41:10.526290891 x.cpp:1] ", "ERROR 11-20 08:41:10 [core.py:708] ",
-    "Nov 20 08:41:10 n1 app[7]: ", "[08:41:10] ", "08:41:10,123 ERROR ")  # fmt: skip
+WITHOUT_A_YEAR = (
+    *("[rank1]:[E1120 08:41:10.526290891 x.cpp:1] ", "ERROR 11-20 08:41:10 [core.py:708] "),
+    *("Nov 20 08:41:10 n1 app[7]: ", "[08:41:10] ", "08:41:10,123 ERROR "),
+)
 
 
 @walk(TEXTS, lambda pair: pair[0])

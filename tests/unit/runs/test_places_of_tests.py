@@ -19,10 +19,11 @@ FACTS: dict[str, Any] = (
     | {"architectures": ("sm_90",), "nccl_version": "2.29", "nccl_available": True, "gloo_available": True}
     | {"cuda_available": True, "device_count": 3, "nvml_device_count": 3, "context_starts": True}
 )
-IDLE: dict[str, Any] = {
-    "mig_mode": "disabled", "compute_mode": "default", "processes": (), "utilization_percent": 0,
-    "memory_used_bytes": 0, "memory_total_bytes": 80 * 2**30
-}  # fmt: skip
+IDLE: dict[str, Any] = {"mig_mode": "disabled", "compute_mode": "default", "processes": ()} | {
+    "utilization_percent": 0,
+    "memory_used_bytes": 0,
+    "memory_total_bytes": 80 * 2**30,
+}
 TRAINING = GpuProcess(
     pid=42, kind="compute", memory_used_bytes=2**30, visible=True, user="ann", command="train.py",
     container_id=ABSENT, started_at=ABSENT,
