@@ -168,12 +168,17 @@ def test_every_value_changes_what_is_rendered():
     parts = ("preflight", "monitor", "alerts", "boards", "hub")
     base = {part: {"enabled": True} for part in parts}
     others = {
-        "preflight.onFail": "hold", "preflight.level": "quick", "monitor.kind": "PodMonitor",
+        "preflight.onFail": "hold",
+        "preflight.level": "quick",
+        "monitor.kind": "PodMonitor",
         "namePods": True,
-        "image.pullPolicy": "Always", "imagePullSecrets": [{"name": "pull"}], "extraArgs": ["--watch-jobs"],
-        "preflight.seconds": 90, "tolerations": [],
+        "image.pullPolicy": "Always",
+        "imagePullSecrets": [{"name": "pull"}],
+        "extraArgs": ["--watch-jobs"],
+        "preflight.seconds": 90,
+        "tolerations": [],
         **{f"{part}.enabled": False for part in ("service", *parts)},
-    }  # fmt: skip
+    }
     cases = {}
     for path, value in leaves(VALUES):
         other = others.get(".".join(path), f"{value}x" if isinstance(value, str) else {"another": "1"})

@@ -41,15 +41,20 @@ PLAN_SCHEMA = {
     "type": "object",
     "properties": {
         "backend": {"enum": ["auto", "nccl", "gloo"], "default": "auto", "type": "string"},
-        "nproc": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 256}, {"type": "null"}],
-            "default": None},
-        "op": {"type": "array", "items": {"enum": ["all_reduce", "all_gather", "broadcast"]},
-            "default": ["all_reduce"]},
+        "nproc": {
+            "anyOf": [{"type": "integer", "minimum": 1, "maximum": 256}, {"type": "null"}],
+            "default": None,
+        },
+        "op": {
+            "type": "array",
+            "items": {"enum": ["all_reduce", "all_gather", "broadcast"]},
+            "default": ["all_reduce"],
+        },
         "max_bytes": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}], "default": None},
         "unaligned": {"type": "boolean", "default": False},
         "inject": {"type": "array", "items": {"type": "string"}, "default": []},
     },
-}  # fmt: skip
+}
 
 PRESETS = [
     {"name": "quick", "means": "all_reduce up to 1 MiB", "plan": {"max_bytes": 1048576}},
@@ -201,7 +206,8 @@ class StubHandler(BaseHTTPRequestHandler):
         answers = {
             "session": lambda: state.session,
             "devices": lambda: (
-                documents.device_document(machine, rest, state.sequence) if rest else state.live()),
+                documents.device_document(machine, rest, state.sequence) if rest else state.live()
+            ),
             "processes": lambda: documents.processes_of(machine),
             "sources": lambda: documents.sources_of(machine),
             "findings": lambda: documents.findings_of(machine),
@@ -209,11 +215,14 @@ class StubHandler(BaseHTTPRequestHandler):
             "topology": lambda: documents.topology_of(machine),
             "baselines": documents.baselines,
             "history": lambda: self._history(query),
-            "poll": lambda: {"last_id": str(state.sequence), "gap": False,
-                "events": [] if state.silent else [{"id": "1", "event": "live", "data": state.live()}]},
+            "poll": lambda: {
+                "last_id": str(state.sequence),
+                "gap": False,
+                "events": [] if state.silent else [{"id": "1", "event": "live", "data": state.live()}],
+            },
             "explain": lambda: encode(explain_topic(rest)) if explain_topic(rest) else None,
             "runs": lambda: self._runs(rest),
-        }  # fmt: skip
+        }
         answer = answers[first]() if first in answers else None
         if isinstance(answer, str):
             self._send(200, answer.encode(), "text/plain; charset=utf-8")

@@ -189,10 +189,15 @@ class Walk:
         """What the checks make of what that child has sent."""
         answers = self.answers
         joined = Answers(
-            nvml_answer_of(child), answers.machine, answers.host_status, answers.gputil_status, (),
+            nvml_answer_of(child),
+            answers.machine,
+            answers.host_status,
+            answers.gputil_status,
+            (),
             answers.torch,
-            NOT_ASKED, (),
-        )  # fmt: skip
+            NOT_ASKED,
+            (),
+        )
         snapshot = join_answers(joined, {}, self.name, datetime.now(UTC))
         results = run_checks(Context(snapshot), CHECKS)
         return Seen(snapshot, results, judge_results(results))

@@ -59,7 +59,7 @@ OURS = {
     **{code: (WARN, SOFTWARE, MONITOR) for code in (38, 44, 66, 67, 141, 152, 153, 78)},
     **{code: (WARN, JOB, NONE) for code in (108, 137, 142)},
     159: (WARN, HARDWARE, MONITOR),
-}  # fmt: skip
+}
 
 
 def expected(code):

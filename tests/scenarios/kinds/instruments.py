@@ -41,19 +41,25 @@ _ALONE = (
 _SEVERAL = (
     *(
         Trial(
-            "temperature, clocks and utilization", machine, ("nvml.call_failed 2",),
-            differs=_failing(2, "nvmlDeviceGetTemperature*", "nvmlDeviceGetClockInfo",
-                "nvmlDeviceGetUtilizationRates"),
+            "temperature, clocks and utilization",
+            machine,
+            ("nvml.call_failed 2",),
+            differs=_failing(
+                2, "nvmlDeviceGetTemperature*", "nvmlDeviceGetClockInfo", "nvmlDeviceGetUtilizationRates"
+            ),
         )
         for machine in ("h100x8", "v100x8", "l40sx8", "a100x8")
     ),
     Trial(
-        "a serial number alone: no instrument", "h100x8", ("nvml.call_failed 2",),
+        "a serial number alone: no instrument",
+        "h100x8",
+        ("nvml.call_failed 2",),
         differs=_failing(2, "nvmlDeviceGetSerial"),
     ),
-    Trial("a fan alone, not supported", "h100x8", differs=_failing(2, "nvmlDeviceGetFanSpeed*",
-        way="code = 3")),
-)  # fmt: skip
+    Trial(
+        "a fan alone, not supported", "h100x8", differs=_failing(2, "nvmlDeviceGetFanSpeed*", way="code = 3")
+    ),
+)
 _CRASHING = (
     *(
         Trial("a call that ends its process", machine, ("nvml.call_failed 1",),

@@ -58,10 +58,16 @@ LOOK = JobVerdict(
     "torchrun 1: train.py",
     Outcome.FAIL,
     "rank 2 sleeps",
-    (SLEEP.finding(RankSubject(2, "a1"), "rank 2 is not in the all_reduce (train.py:10): it sleeps at data.py:6"),),
-    (), (), (),
+    (
+        SLEEP.finding(
+            RankSubject(2, "a1"), "rank 2 is not in the all_reduce (train.py:10): it sleeps at data.py:6"
+        ),
+    ),
+    (),
+    (),
+    (),
     Job("torchrun 1: train.py", "a1", "torchrun", 1, 4, None, ()),
-)  # fmt: skip
+)
 STALL = Stall(at(20), 25.0, 15.0, reported=True, ended=False, over=None, look=LOOK)
 WELL = tuple(rank(number, 0, None) for number in range(4))
 

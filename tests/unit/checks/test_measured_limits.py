@@ -24,12 +24,17 @@ from gpudiag.reference.speeds import SpeedLimit
 from tests.unit.model.nouns import make_device
 
 H100 = make_device(
-    name="NVIDIA H100 80GB HBM3", memory_bus_width_bits=5120, memory_clock_max_mhz=2619, cuda_cores=16896,
-    compute_capability="9.0", sm_clock_max_mhz=1980, nvlink_bytes_per_second=25e9,
+    name="NVIDIA H100 80GB HBM3",
+    memory_bus_width_bits=5120,
+    memory_clock_max_mhz=2619,
+    cuda_cores=16896,
+    compute_capability="9.0",
+    sm_clock_max_mhz=1980,
+    nvlink_bytes_per_second=25e9,
     nvlinks=tuple(
         NvLink(link, link < 17, "00000000:05:00.0", 0, 0, 0, 0, NOT_ASKED, NOT_ASKED) for link in range(18)
     ),
-)  # fmt: skip
+)
 
 
 def origins(opinions):

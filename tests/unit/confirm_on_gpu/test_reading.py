@@ -92,8 +92,13 @@ def lines(*rows: dict) -> str:
 def test_costs_of_calls_are_told_with_the_dearest_of_a_listing(output_of):
     def call(name: str, of_list: float, seconds: float) -> dict:
         per_look = {"list": of_list, "fast tick": 1.0, "slow tick": 0.0}
-        return {"call": name, "per_look": per_look, "median_seconds": seconds, "longest_seconds": seconds,
-                "processor_seconds": seconds}  # fmt: skip
+        return {
+            "call": name,
+            "per_look": per_look,
+            "median_seconds": seconds,
+            "longest_seconds": seconds,
+            "processor_seconds": seconds,
+        }
 
     look = {"look": "list", "median_seconds": 0.13, "longest_seconds": 0.2, "processor_seconds": 0.1}
     told = reading.read_costs(output_of(lines(look, call("nvmlA", 1, 0.002), call("nvmlB", 8, 0.001))), {})

@@ -96,11 +96,16 @@ def test_a_time_is_told_as_its_line_gives_it(prefix):
     assert not re.match(r"190\d", verdict.at), verdict.at
 
 
-@walk(("Aborted (core dumped)", "Fatal Python error: Aborted",
-    "[rank: 2] Child process with PID 7 terminated with code -6. Forcefully",
-    "x exits with return code = -6", "srun: error: n1: task 2: Aborted (core dumped)",
-    "./run.sh: line 3:  4471 Aborted   python train.py",
-))  # fmt: skip
+@walk(
+    (
+        "Aborted (core dumped)",
+        "Fatal Python error: Aborted",
+        "[rank: 2] Child process with PID 7 terminated with code -6. Forcefully",
+        "x exits with return code = -6",
+        "srun: error: n1: task 2: Aborted (core dumped)",
+        "./run.sh: line 3:  4471 Aborted   python train.py",
+    )
+)
 def test_an_abort_by_the_watchdog_blames_nobody_who_waited(line):
     waited = "".join(
         f"[rank{rank}]:[E1120 10:31:12.1 x.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "

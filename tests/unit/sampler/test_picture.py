@@ -4,8 +4,13 @@ from gpudiag.model.device import SourceState
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.sampler.picture import NvmlPicture
 
-LIBRARY = {"driver_version": "580.105.08", "nvml_version": "13", "cuda_driver_version": "13.0", "missing": {},
-           "missing_detail": {}}  # fmt: skip
+LIBRARY = {
+    "driver_version": "580.105.08",
+    "nvml_version": "13",
+    "cuda_driver_version": "13.0",
+    "missing": {},
+    "missing_detail": {},
+}
 
 
 def sheet(index: int, **readings) -> dict:

@@ -187,9 +187,13 @@ OWN_LINE = "/opt/x/gpudiag/training/script_main.py:45"
 
 def test_an_exception_is_placed_at_the_users_line_without_stage_or_iteration():
     error = incident(
-        1, exception="JSONDecodeError", message="Expecting value", raised_at="/lib/decoder.py:353",
-        iteration=4, place=OWN_LINE,
-    )  # fmt: skip
+        1,
+        exception="JSONDecodeError",
+        message="Expecting value",
+        raised_at="/lib/decoder.py:353",
+        iteration=4,
+        place=OWN_LINE,
+    )
     (finding,) = judge(error, raised={1: INSIDE})
     assert finding.message == "rank 1 raised JSONDecodeError at train.py:7 in load: Expecting value"
     facts = {fact.name: fact.value for fact in finding.evidence}

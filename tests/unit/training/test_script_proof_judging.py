@@ -143,13 +143,17 @@ def test_samples_that_repeat_on_one_rank_tell_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda rank: {"sampler": "other", "share": None, "samples": tuple(range(10))},
-            "sampler that is there"),
+        (
+            lambda rank: {"sampler": "other", "share": None, "samples": tuple(range(10))},
+            "sampler that is there",
+        ),
         (lambda rank: {"share": (0, RANKS)}, "this rank: num_replicas="),
-        (lambda rank: {"sampler": "whole", "share": None, "samples": tuple(range(10))},
-            "a DistributedSampler with"),
+        (
+            lambda rank: {"sampler": "whole", "share": None, "samples": tuple(range(10))},
+            "a DistributedSampler with",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_sampler_that_is_in_place_is_not_to_be_added(change: Any, words: str) -> None:
     facts = {rank: rank_facts(rank, **change(rank)) for rank in range(RANKS)}
     (finding, *_), _ = judge_proof(facts, SCRIPT, "a1", ended_well=True)
