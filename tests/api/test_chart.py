@@ -224,7 +224,8 @@ def test_a_chart_of_jobs_takes_the_preflight_alone(tmp_path):
     gate = yaml.safe_load((ROOT / "docs/ci/kubernetes/job.yaml").read_text())
     (wanted,) = gate["spec"]["template"]["spec"]["initContainers"]
     (tmp_path / "templates/job.yaml").write_text(
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: job}\nspec:\n  containers: [{name: a, image: a}]\n  initContainers:\n"
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: job}\nspec:\n  containers: [{name: a, image: a}]\n"
+        "  initContainers:\n"
         '    {{- include "gpudiag.preflight" (dict "image" "gpudiag:slim" "gpus" 8) | nindent 4 }}\n'
     )
     made = objects(rendered({}, chart=tmp_path)[0])

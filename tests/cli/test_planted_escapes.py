@@ -28,7 +28,8 @@ def planted(tmp_path_factory):
     file = tmp_path_factory.mktemp("machine") / "planted.toml"
     file.write_text(
         f'base = "h100x8"\nfaults = ["busy:0"]\n'
-        f'[host]\nhostname = {json.dumps("node" + EVIL)}\nextra_files = {{ "proc/41200/cmdline" = {words} }}\n'
+        f"[host]\nhostname = {json.dumps('node' + EVIL)}\n"
+        f'extra_files = {{ "proc/41200/cmdline" = {words} }}\n'
         f"[[kernel_log]]\nage_seconds = 60\ntext = {kernel}\ngpu = 2\n"
         f"[gpus.1]\nname = {json.dumps('NVIDIA H100' + EVIL)}\n"
     )

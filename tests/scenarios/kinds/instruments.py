@@ -24,7 +24,8 @@ _ALONE = (
         differs='[gpus.0]\nmissing.error = ["power_draw_watts"]\n'),
     Trial(
         "a fan beside a power that is not supported", "a6000x4", ("nvml.value_not_read 2",),
-        differs='[gpus.2]\nmissing.error = ["fan_speed_percent"]\nmissing.not_supported = ["power_draw_watts"]\n',
+        differs='[gpus.2]\nmissing.error = ["fan_speed_percent"]\n'
+                'missing.not_supported = ["power_draw_watts"]\n',
     ),
     Trial(
         "the default power limit", "l40sx8", ("nvml.value_not_read 3",),

@@ -110,7 +110,8 @@ def test_who_ended_well_while_another_waited_for_it_is_the_cause() -> None:
     (finding,) = judge_run(facts(victim, left))
     assert (finding.code, finding.subject) == ("job.rank_left", RankSubject(1, "a1"))
     assert finding.message == (
-        "rank 1 left: it ended with exit status 0 after 59 s, while rank 0 waited in all_reduce (train.py:9 in main) for "
+        "rank 1 left: it ended with exit status 0 after 59 s, "
+        "while rank 0 waited in all_reduce (train.py:9 in main) for "
         "54 s; it was last seen at train.py:50 in write_results"
     )
     # Its end may come after the other's, whose exception it caused: interpreters take long to end.

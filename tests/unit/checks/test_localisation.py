@@ -56,7 +56,8 @@ LINK, LINK_SUBJECT = {"nodes": (0, 2), "rail": 0}, LinkSubject(("a1", "a3"), "a1
         (replace(SLOW, nodes=(), rail=1), "network.rail_slow", LinkSubject(("rail 1", "all nodes"), "a1"),
          "rail 1 of all nodes exchanges data at"),
         (LOSSY, "network.node_lossy", HostSubject("a2"),
-         "2.1% of what is sent between a2 and others is lost on the way; a small exchange takes up to 210 ms"),
+         "2.1% of what is sent between a2 and others is lost on the way; "
+         "a small exchange takes up to 210 ms"),
         (replace(LOSSY, nodes=()), "network.node_lossy", LinkSubject(("each node", "all nodes"), "a1"),
          "2.1% of what all nodes send each other is lost on the way; a small exchange takes up to 210 ms"),
         (replace(LOSSY, **LINK), "network.link_lossy", LINK_SUBJECT,
@@ -78,7 +79,8 @@ def test_each_suspect_is_told_by_its_names_and_numbers(suspect, code, subject, w
 
 PARTS = {
     FabricPart.UPLINKS: ("network.uplink_slow", (), ("leaf s1",),
-        "9 of 12 exchanges that left leaf s1 reached 9.00 GB/s at best, where 40.0 GB/s is usual: its uplinks are slow"),
+        "9 of 12 exchanges that left leaf s1 reached 9.00 GB/s at best, where 40.0 GB/s is usual: "
+        "its uplinks are slow"),
     FabricPart.UPLINK: ("network.uplink_slow", (), ("leaf s1",), "one of its uplinks is slow"),
     FabricPart.REACH: ("network.uplink_slow", (1,), ("leaf s1",),
         "9 of 12 exchanges of a2 that left leaf s1 reached"),
@@ -119,7 +121,8 @@ def test_uplinks_that_are_weak_together_name_the_leaf_and_no_uplink():
     finding = judged(suspect)
     assert finding.code == "network.uplink_slow"
     assert finding.message.startswith(
-        "16 nodes of leaf s1 at once exchanged 612 GB/s with other leaves, where 640 GB/s is usual (4.4% less)"
+        "16 nodes of leaf s1 at once exchanged 612 GB/s with other leaves, "
+        "where 640 GB/s is usual (4.4% less)"
     )
     assert "One or more of them are slow or down, or it has fewer" in finding.message
 

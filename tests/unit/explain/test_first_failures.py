@@ -17,7 +17,8 @@ from tests.unit.reference.failure_texts import OTHERS, TWENTY
 from tests.walking import walk
 
 LOST = (
-    "[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+    "[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process "
+    "exiting prematurely.\n"
     "[rank0]: socketProgress: Connection closed by remote peer b3<47527>\n"
 )
 OF_THE_GPU = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
@@ -65,7 +66,8 @@ def test_the_rank_whose_gpu_failed_is_named_and_not_those_that_lost_it(pair):
 @walk(CUDA_FAILURES)
 def test_a_cuda_failure_that_nccl_names_is_what_failed_first(words):
     verdict = explain_text(
-        f"{LOST}[rank3]: ncclUnhandledCudaError: Call to CUDA function failed.\n[rank3]: Last error:\n[rank3]: Cuda failure {words}\n"
+        f"{LOST}[rank3]: ncclUnhandledCudaError: Call to CUDA function failed.\n[rank3]: Last error:\n"
+        f"[rank3]: Cuda failure {words}\n"
     ).verdict
     assert verdict.ranks == (3,), verdict.sentence
     assert words in verdict.excerpt
@@ -108,8 +110,10 @@ def test_a_time_is_told_as_its_line_gives_it(prefix):
 )
 def test_an_abort_by_the_watchdog_blames_nobody_who_waited(line):
     waited = "".join(
-        f"[rank{rank}]:[E1120 10:31:12.1 x.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "
-        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n"
+        f"[rank{rank}]:[E1120 10:31:12.1 x.cpp:616] [Rank {rank}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=7, "
+        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) "
+        "ran for 600001 milliseconds before timing out.\n"
         for rank in (1, 2, 3)
     )
     verdict = explain_text(f"{waited}{line}\n").verdict
@@ -203,7 +207,10 @@ def test_what_is_quoted_stands_in_the_line_that_is_named(case):
 
 
 def test_the_words_that_matter_are_quoted_of_a_long_line():
-    line = f"{'x ' * 400}nvidia-container-cli: mount error: write error: /sys/fs/cgroup/devices.allow: operation not permitted{' y' * 400}"
+    line = (
+        f"{'x ' * 400}nvidia-container-cli: mount error: write error: /sys/fs/cgroup/devices.allow: "
+        f"operation not permitted{' y' * 400}"
+    )
     excerpt = explain_text(line).verdict.excerpt
     assert "devices.allow: operation not permitted" in excerpt
     assert excerpt in line
@@ -240,7 +247,10 @@ FORMS = (
 @walk([(status, form) for status in range(1, 24) for form in FORMS])
 def test_what_a_completion_of_a_network_card_means_is_told_by_its_status(pair):
     status, form = pair
-    line = f"n1:20:21 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<3> {form.format(status)}\n"
+    line = (
+        "n1:20:21 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : "
+        f"Got completion from peer 10.0.0.2<3> {form.format(status)}\n"
+    )
     assert explain_text(line).verdict.topic == f"network.rdma_{'refused' if status in REFUSED else 'error'}"
 
 

@@ -106,7 +106,8 @@ SOME_RANKS = {
     "named": "is_member = rank in members\nif is_member:\n    dist.barrier()",
     "and": "if args.pairs and rank in members:\n    dist.barrier()",
     "loop": "for members in plan:\n    if rank not in members:\n        continue\n    dist.new_group(members)",
-    "mesh": "from torch.distributed.device_mesh import DeviceMesh\nif rank in members:\n    DeviceMesh('cpu', members)",
+    "mesh": "from torch.distributed.device_mesh import DeviceMesh\nif rank in members:\n"
+    "    DeviceMesh('cpu', members)",
 }
 ALL_OR_A_GROUP = {
     "group": "if rank in members:\n    dist.barrier(group=group)",

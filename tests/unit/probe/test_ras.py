@@ -271,7 +271,8 @@ def test_an_answer_with_bytes_changed_or_lines_mixed_never_crashes(data: st.Data
             st.lists(inner, max_size=3)
             | st.dictionaries(
                 st.sampled_from(
-                    "communicators ranks missing_ranks status rank collective_counts AllReduce hash size pid ras".split()
+                    "communicators ranks missing_ranks status rank collective_counts AllReduce hash "
+                    "size pid ras".split()
                 ),
                 inner,
                 max_size=5,
