@@ -100,9 +100,10 @@ def oldest_pins() -> dict[str, str]:
 def build(python: str, wheels: Path, names: Sequence[str], target: Path) -> None:
     """Build the file from these wheels alone."""
     run(
-        python, "-m", "pex", "--no-index", "-f", str(wheels), "--intransitive", "--venv",
-        "--python-shebang", "/usr/bin/env python3", "-c", "gpudiag", "-o", str(target), *names,
-    )  # fmt: skip
+        *(python, "-m", "pex", "--no-index", "-f", str(wheels), "--intransitive", "--venv"),
+        *("--python-shebang", "/usr/bin/env python3", "-c", "gpudiag", "-o", str(target)),
+        *names,
+    )
 
 
 PATIENCE = ("--deadline", "60")  # CI builds at the lowest priority beside its tests, and has no GPU to ask
