@@ -56,17 +56,23 @@ def live_document(host: str, gpus: int = 8, **changes: Any) -> dict[str, Any]:
     ) | changes
 
 
+def finding_document(code: str, outcome: str, message: str, remedy: str) -> dict[str, Any]:
+    """A finding as a machine's live document has it; one that fails blocks jobs."""
+    words = {"code": code, "outcome": outcome, "message": message, "remedy": remedy}
+    return words | {"blocks_jobs": outcome == "fail"}
+
+
 FAILED = {
     "verdict": "fail",
     "headline": "7 healthy, 1 lost",
     "finding_count": 2,
     "findings": [
-        {"code": "gpu.lost", "outcome": "fail", "message": "GPU 5 has fallen off the bus",
-            "remedy": "Reset it: `nvidia-smi -r -i 5`", "blocks_jobs": True},
-        {"code": "gpu.hot", "outcome": "warn", "message": "GPU 2 is hot", "remedy": "Look at the fans",
-            "blocks_jobs": False},
+        finding_document(
+            "gpu.lost", "fail", "GPU 5 has fallen off the bus", "Reset it: `nvidia-smi -r -i 5`"
+        ),
+        finding_document("gpu.hot", "warn", "GPU 2 is hot", "Look at the fans"),
     ],
-}  # fmt: skip
+}
 
 
 def _text(moment: datetime) -> str:

@@ -121,8 +121,9 @@ def test_no_run_holds_one(guarded):
     ).json()
     place = f"/api/v1/runs/{run['id']}"
     guarded.wait(lambda: guarded.get(place).json()["state"] not in ("queued", "running"), 60)
-    for path in (place, f"{place}/log", f"{place}/events", *(f"{place}/report?format={kind}" for kind in
-                 ("text", "json", "junit", "markdown", "prometheus", "github"))):  # fmt: skip
+    formats = ("text", "json", "junit", "markdown", "prometheus", "github")
+    reports = [f"{place}/report?format={one}" for one in formats]
+    for path in (place, f"{place}/log", f"{place}/events", *reports):
         searched(guarded.get(path).text, path)
 
 

@@ -145,6 +145,14 @@ def run_document(number: str, kind: str, state: str, outcome: str | None = None)
     )
 
 
+def _kind(
+    kind: str, title: str, plan_schema: dict[str, Any] | None = None, uses_gpus: bool = True, **more: Any
+) -> dict[str, Any]:
+    """A kind of run as the service lists it."""
+    plan_schema = plan_schema or {"type": "object", "properties": {}}
+    return {"kind": kind, "title": title, "uses_gpus": uses_gpus, "plan_schema": plan_schema} | more
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -241,15 +249,11 @@ class StubHandler(BaseHTTPRequestHandler):
         state = self.state
         if not rest:
             kinds = [
-                {"kind": "preflight", "title": "is this machine fit", "uses_gpus": True,
-                    "plan_schema": {"type": "object", "properties": {}}},
-                {"kind": "nccl-test", "title": "a verified collective", "uses_gpus": True,
-                    "plan_schema": PLAN_SCHEMA, "presets": PRESETS},
-                {"kind": "hang", "title": "why a job stands still", "uses_gpus": False,
-                    "plan_schema": HANG_SCHEMA},
-                {"kind": "bandwidth", "title": "copies and products", "uses_gpus": True,
-                    "plan_schema": {"type": "object", "properties": {}}},
-            ]  # fmt: skip
+                _kind("preflight", "is this machine fit"),
+                _kind("nccl-test", "a verified collective", PLAN_SCHEMA, presets=PRESETS),
+                _kind("hang", "why a job stands still", HANG_SCHEMA, uses_gpus=False),
+                _kind("bandwidth", "copies and products"),
+            ]
             newest = list(reversed(state.runs.values()))
             return {"runs": newest, "kinds": kinds, "actions_allowed": state.session["actions_allowed"]}
         number, _, part = rest.partition("/")

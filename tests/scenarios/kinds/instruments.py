@@ -66,19 +66,20 @@ _SEVERAL = (
         "a fan alone, not supported", "h100x8", differs=_failing(2, "nvmlDeviceGetFanSpeed*", way="code = 3")
     ),
 )
+CRASHES = "a call that ends its process"
 _CRASHING = (
     *(
-        Trial("a call that ends its process", machine, ("nvml.call_failed 1",),
-            differs=_failing(1, call, way="crash = true"))
+        Trial(CRASHES, machine, ("nvml.call_failed 1",), differs=_failing(1, call, way="crash = true"))
         for machine, call in (
             ("h100x8", "nvmlDeviceGetEncoderUtilization"),
             ("l40sx8", "nvmlDeviceGetMemoryErrorCounter"),
             ("b200x8", "nvmlDeviceGetP2PStatus"),
         )
     ),
-    Trial("a call that ends its process once", "a100x8", differs=_failing(1, "nvmlDeviceGetSerial",
-        way="crash = true, nth = 2")),
-)  # fmt: skip
+    Trial(
+        f"{CRASHES} once", "a100x8", differs=_failing(1, "nvmlDeviceGetSerial", way="crash = true, nth = 2")
+    ),
+)
 
 KINDS = (
     Kind("an instrument that gives no value", _ALONE),

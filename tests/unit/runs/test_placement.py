@@ -33,14 +33,7 @@ IDLE: dict[str, Any] = {"mig_mode": "disabled", "compute_mode": "default", "proc
     "memory_total_bytes": 80 * GIB,
 }
 TRAINING = GpuProcess(
-    pid=42,
-    kind="compute",
-    memory_used_bytes=2**30,
-    visible=True,
-    user="ann",
-    command="train.py",
-    container_id=NOT_ASKED,
-    started_at=NOT_ASKED,
+    42, "compute", 2**30, True, "ann", "train.py", container_id=NOT_ASKED, started_at=NOT_ASKED
 )
 LOST = Missing(MissingReason.DEVICE_LOST, "GPU is lost")
 

@@ -24,16 +24,7 @@ IDLE: dict[str, Any] = {"mig_mode": "disabled", "compute_mode": "default", "proc
     "memory_used_bytes": 0,
     "memory_total_bytes": 80 * 2**30,
 }
-TRAINING = GpuProcess(
-    pid=42,
-    kind="compute",
-    memory_used_bytes=2**30,
-    visible=True,
-    user="ann",
-    command="train.py",
-    container_id=ABSENT,
-    started_at=ABSENT,
-)
+TRAINING = GpuProcess(42, "compute", 2**30, True, "ann", "train.py", container_id=ABSENT, started_at=ABSENT)
 
 
 def machine(count: int = 3, torch: Any = None, **changed: dict[str, Any]) -> Snapshot:

@@ -16,10 +16,7 @@ TIMEOUT = "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNu
 KILLED = "  exitcode  : -9 (pid: 4242)"
 OUT_OF_MEMORY = "Out of memory: Killed process 4242 (python3) total-vm:1kB"
 GPU_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-RAISED = (
-    'Traceback (most recent call last):\n  File "/home/ann/train.py", line 42, in main\n    check(x)\n'
-    "ValueError: no"
-)
+RAISED = 'Traceback (most recent call last):\n  File "/home/ann/train.py", line 42, in main\n    check(x)\nValueError: no'
 
 
 def explain(*lines):
@@ -74,10 +71,7 @@ def test_what_follows_from_another_failure_says_so():
 
 
 def test_a_cause_that_follows_from_another_is_none():
-    unresolved = (
-        "[W socket.cpp:764] [c10d] The IPv6 network addresses of (h, 1) cannot be retrieved (gai error: "
-        "-2 - Name or service not known)."
-    )
+    unresolved = "[W socket.cpp:764] [c10d] The IPv6 network addresses of (h, 1) cannot be retrieved (gai error: -2 - Name or service not known)."
     timed_out = "The client socket has timed out after 4000ms while trying to connect to (h, 1)"
     assert seen(timed_out)[0][:2] == ("rendezvous.unreachable", Role.CAUSE)
     assert [row[:2] for row in seen(unresolved, timed_out)] == [
@@ -89,8 +83,7 @@ def test_a_cause_that_follows_from_another_is_none():
 def test_ranks_that_wait_are_an_echo_of_the_exception_that_nobody_knows():
     told = explain(
         RAISED,
-        "torch.distributed.DistStoreError: Timed out after 5 seconds waiting for clients. "
-        "1/3 clients joined.",
+        "torch.distributed.DistStoreError: Timed out after 5 seconds waiting for clients. 1/3 clients joined.",
     )
     assert causes(told) == []
     assert told.sightings[0].follows == "the unknown error"
@@ -166,10 +159,7 @@ def test_a_failure_at_either_end_of_an_endless_line_is_found():
 
 
 def test_a_warning_after_which_the_run_goes_on_is_no_cause():
-    warning = (
-        "[W socket.cpp:1] [c10d] The IPv6 network addresses of (h, 1) cannot be retrieved (gai error: "
-        "-2 - Name or service not known)."
-    )
+    warning = "[W socket.cpp:1] [c10d] The IPv6 network addresses of (h, 1) cannot be retrieved (gai error: -2 - Name or service not known)."
     steps = [f"step {number} loss 2.{number}" for number in range(3)]
     assert causes(explain(warning)) == ["rendezvous.name_unresolved"]
     assert seen(warning, *steps) == []
@@ -187,10 +177,7 @@ def test_the_user_sees_the_own_line_of_a_known_failure():
 
 
 def test_the_user_sees_the_exception_and_the_own_line_of_an_unknown_one():
-    library = (
-        '  File "/usr/lib/python3.11/site-packages/x/y.py", line 7, in deep\n    raise ValueError("no")\n'
-        "ValueError: no"
-    )
+    library = '  File "/usr/lib/python3.11/site-packages/x/y.py", line 7, in deep\n    raise ValueError("no")\nValueError: no'
     (error,) = explain(RAISED.replace("ValueError: no", library)).unknown
     assert (error.text, error.where) == ("ValueError: no", "/home/ann/train.py:42 in main: check(x)")
 
@@ -207,10 +194,7 @@ def test_a_traceback_that_is_cut_off_is_unknown_too():
 
 
 def test_a_frame_decides_whose_exception_it_is():
-    text = (
-        'Traceback (most recent call last):\n  File "{}", line 1, in f\n    g()\n'
-        "OSError: [Errno 98] Address already in use"
-    )
+    text = 'Traceback (most recent call last):\n  File "{}", line 1, in f\n    g()\nOSError: [Errno 98] Address already in use'
     ours = text.format("/opt/lib/python3.11/site-packages/torch/distributed/rendezvous.py")
     assert causes(explain(ours)) == ["rendezvous.port_in_use"]
     assert causes(explain(text.format("/srv/app.py"))) == []
@@ -265,10 +249,7 @@ def test_a_log_may_be_read_from_any_stream():
 
 
 def test_of_symptoms_alone_the_one_that_the_others_follow_from_comes_first():
-    lost = (
-        "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:47833: "
-        "Connection reset by peer."
-    )
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:47833: Connection reset by peer."
     stopped = "W1121 api.py:1028] Sending process 7717 closing signal SIGTERM"
     told = explain(lost, stopped, KILLED)
     assert next(sighting.explanation.topic for sighting in told.sightings) == "rank.killed"
