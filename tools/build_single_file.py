@@ -100,10 +100,9 @@ def oldest_pins() -> dict[str, str]:
 def build(python: str, wheels: Path, names: Sequence[str], target: Path) -> None:
     """Build the file from these wheels alone."""
     run(
-        *(python, "-m", "pex", "--no-index", "-f", str(wheels), "--intransitive", "--venv"),
-        *("--python-shebang", "/usr/bin/env python3", "-c", "gpudiag", "-o", str(target)),
-        *names,
-    )
+        python, "-m", "pex", "--no-index", "-f", str(wheels), "--intransitive", "--venv",
+        "--python-shebang", "/usr/bin/env python3", "-c", "gpudiag", "-o", str(target), *names,
+    )  # fmt: skip
 
 
 PATIENCE = ("--deadline", "60")  # CI builds at the lowest priority beside its tests, and has no GPU to ask

@@ -444,9 +444,8 @@ def training_report() -> dict[str, Any]:
         )  # fmt: skip
 
     skipped = StrategyResult(
-        *("horovod", "data", "horovod", Outcome.SKIP, 2, "regression", "float32", "sgd"),
-        reason="horovod is not installed",
-        hint="pip install 'gpudiag[horovod]'",
-    )
+        "horovod", "data", "horovod", Outcome.SKIP, 2, "regression", "float32", "sgd",
+        reason="horovod is not installed", hint="pip install 'gpudiag[horovod]'",
+    )  # fmt: skip
     strategies = (result("ddp", Outcome.PASS, 9800), result("fsdp2", Outcome.FAIL, 7200), skipped)
     return to_document(TrainingReport(Outcome.FAIL, "h100-1", strategies, ()))

@@ -387,10 +387,10 @@ def test_a_machine_without_a_gpu_verifies_an_all_reduce(state):
 def test_standard_screens_for_silent_corruption_on_cpu_ranks(state):
     with simulated_machine("none") as session:
         done = run_on(
-            *(session, "preflight", "--level", "standard", "--only", "compute,active", "--expect-gpus", "0"),
+            session, "preflight", "--level", "standard", "--only", "compute,active", "--expect-gpus", "0",
             "--json",
             **state,
-        )
+        )  # fmt: skip
     results = {result["check"]: result["outcome"] for result in done.document["results"]}
     assert results["compute.determinism"] == "pass"
     assert results["active.ranks"] == "pass"

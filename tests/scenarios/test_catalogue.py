@@ -31,9 +31,9 @@ from tests.scenarios.training_cases import TRAINING_CASES
 from tests.walking import walk
 
 CASES = (
-    *(*GPU_CASES, *LINK_CASES, *HOST_CASES, *KERNEL_LOG_CASES, *KERNEL_WORDS_CASES, *BOARD_CASES),
-    *(*COLLECTIVE_CASES, *ACTIVE_CASES, *TRAINING_CASES, *ACCEPTANCE_CASES),
-)
+    *GPU_CASES, *LINK_CASES, *HOST_CASES, *KERNEL_LOG_CASES, *KERNEL_WORDS_CASES, *BOARD_CASES,
+    *COLLECTIVE_CASES, *ACTIVE_CASES, *TRAINING_CASES, *ACCEPTANCE_CASES,
+)  # fmt: skip
 CHECKS = {check.name: check for check in BUILTIN}
 # Some codes tell what happened to ranks, whichever of these measured.
 ON_RANKS = {"collective", "active", "training", "operations", "card_pairs", "disks"}

@@ -298,10 +298,11 @@ def test_ranks_that_outlive_the_command_are_not_called_well() -> None:
 def document(run: RunFacts) -> JobRun:
     findings = judge_run(run)
     return JobRun(
-        *(Outcome.FAIL, findings[0].message, findings, ("torchrun", "train.py"), "a1", "id", START, 61.0, 1),
-        *(None, "2.13", {}, None, 4, run.ranks, run.step, (), run.stalls, run.signals, run.kernel, None),
-        *(WatchCost(1.0, NOT_ASKED, 1, 40), run.unseen),
-    )
+        Outcome.FAIL, findings[0].message, findings, ("torchrun", "train.py"), "a1", "id", START, 61.0, 1,
+        None, "2.13", {},
+        None, 4, run.ranks, run.step, (), run.stalls, run.signals, run.kernel, None,
+        WatchCost(1.0, NOT_ASKED, 1, 40), run.unseen,
+    )  # fmt: skip
 
 
 def test_every_line_is_gpudiags_and_fits_a_terminal() -> None:

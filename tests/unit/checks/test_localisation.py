@@ -139,8 +139,10 @@ def test_each_part_of_a_fabric_is_told_by_its_switches_and_by_how_much_was_bad(p
 
 
 def test_uplinks_that_are_weak_together_name_the_leaf_and_no_uplink():
-    load = {"under_load": True, "part": FabricPart.UPLINKS, "switches": ("leaf s1",), "measured": 512}
-    suspect = Suspect(Symptom.SLOW, (), None, 612e9, 640e9, 16, **load)
+    suspect = Suspect(
+        Symptom.SLOW, (), None, 612e9, 640e9, 16, under_load=True, part=FabricPart.UPLINKS,
+        switches=("leaf s1",), measured=512
+    )  # fmt: skip
     finding = judged(suspect)
     assert finding.code == "network.uplink_slow"
     assert finding.message.startswith(

@@ -140,14 +140,11 @@ def test_one_other_model_among_many_is_named(names, odd):
     assert str(names[odd[0]]) in found[0].message
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        *([H100], [H100] * 8, [H100, A100], [H100] * 4 + [A100] * 4, [H100, H100, A100]),  # mixed by intent
-        *([A100] * 4 + ["NVIDIA DGX Display"], [H100] * 4 + ["NVIDIA T400 4GB RTX"]),
-        ["NVIDIA GeForce RTX 3090"] * 7 + ["NVIDIA GeForce RTX 3060"],
-        ["NVIDIA A10-24Q"] * 4 + ["NVIDIA A10-12Q"],
-    ],
-)
+@pytest.mark.parametrize("names", [
+    [H100], [H100] * 8, [H100, A100], [H100] * 4 + [A100] * 4, [H100, H100, A100],  # mixed by intent
+    [A100] * 4 + ["NVIDIA DGX Display"], [H100] * 4 + ["NVIDIA T400 4GB RTX"],
+    ["NVIDIA GeForce RTX 3090"] * 7 + ["NVIDIA GeForce RTX 3060"],
+    ["NVIDIA A10-24Q"] * 4 + ["NVIDIA A10-12Q"],
+])  # fmt: skip
 def test_equal_mixed_and_display_gpus_are_no_finding(names):
     assert findings(gpu_model, *models(*names)) == []

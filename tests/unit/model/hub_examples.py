@@ -18,9 +18,10 @@ _GPU = MachineGpu(
 )
 _LOST = MachineFinding("gpu.lost", "fail", "GPU 3 is lost", "drain it", blocks_jobs=True)
 _REPORT = MachineReport(
-    *(TAKEN_AT, "a7", "h100x8+lost:3", "0.1.0", "580.159.04", "fail", "GPU 3 is lost", (_GPU,), ("ann",)),
-    *(("slurm 4711",), 1, (_LOST,), ("topology",)),
-)
+    TAKEN_AT, "a7", "h100x8+lost:3", "0.1.0", "580.159.04", "fail", "GPU 3 is lost", (_GPU,), ("ann",),
+    ("slurm 4711",), 1, (_LOST,),
+    ("topology",),
+)  # fmt: skip
 _ANSWERS = HubMachine(
     "a7",
     "http://a7:4783/",

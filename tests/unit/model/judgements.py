@@ -20,11 +20,10 @@ def make_judgement() -> Judgement:
         "NVIDIA H100 80GB HBM3", 16, 2, Nics(8, 400.0), "2.26.2", "ring", ("NCCL_ALGO=Ring",), ("one node",)
     )
     table = MeasuredTable(
-        *("a.log", 3, "nccl-tests", "2.19.6", "all_reduce", Metric.BUSBW),
-        *((MeasuredValue(4.5e11, 8 << 30, 0, in_place=True),), setup),
-        out_of_bounds=0,
-        results=(TestResult("all_reduce", "fail", 3, "timeout"),),
-    )
+        "a.log", 3, "nccl-tests", "2.19.6", "all_reduce", Metric.BUSBW,
+        (MeasuredValue(4.5e11, 8 << 30, 0, in_place=True),), setup,
+        out_of_bounds=0, results=(TestResult("all_reduce", "fail", 3, "timeout"),),
+    )  # fmt: skip
     judged: JudgedTable = judge_table(table)
     files = (
         OutputRead("a.log", 9, 1, ("NCCL 2.26.2",)),

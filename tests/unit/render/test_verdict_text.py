@@ -57,9 +57,9 @@ def test_nothing_wrong_asks_for_nothing():
 def test_hostile_words_stay_on_their_lines(words, host):
     echo = Echo(words, 1, (1,), (host,), words, 1)
     hostile = Verdict(
-        *(VerdictKind.RANK_MISSING, f"x{words}", (1,), (host,), host, words, words, 1, words, words, ""),
-        *(words, words, (words,), (words,), (echo,)),
-    )
+        VerdictKind.RANK_MISSING, f"x{words}", (1,), (host,), host, words, words, 1, words, words, "", words,
+        words, (words,), (words,), (echo,),
+    )  # fmt: skip
     lines = render_verdict(hostile)
     assert all(character.isprintable() for line in lines for character in line)
     assert len(lines) < 120

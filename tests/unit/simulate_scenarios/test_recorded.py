@@ -62,8 +62,8 @@ def machine_of(scenario: Scenario) -> Machine:
         kernel_modules=("nvidia",),
         pci_devices=tuple(
             PciDevice(
-                *(gpu.readings["bus_id"], "10de", "2330", "0302", "nvidia", 0, no_link, no_link, 16, 16),
-                *(no_link, no_link),
+                gpu.readings["bus_id"], "10de", "2330", "0302", "nvidia",
+                0, no_link, no_link, 16, 16, no_link, no_link,
             )
             for gpu in scenario.gpus
         ),
@@ -71,7 +71,7 @@ def machine_of(scenario: Scenario) -> Machine:
         interfaces=(NetworkInterface("eth0", True, False, 1500, no_link, ("10.1.2.3", "fe80::1")),),
         container=Container("kubernetes", "ab" * 32),
         allocation={"NVIDIA_VISIBLE_DEVICES": "all"},
-    )
+    )  # fmt: skip
 
 
 def record(folder: Path, snapshot: Snapshot) -> str:
