@@ -31,21 +31,22 @@ KINDS = (
     Kind("frozen_disk", ("hang.file",)),
     Kind("dead", ("hang.rank_gone",)),
 )
-_SHAPES = {
-    "with_lock": "hang.lock", "http_server": "hang.network", "raw_socket": "hang.network",
-    "sqlite_lock": "hang.database", "queue_get": "hang.queue hang.lock", "subprocess_run": "hang.program",
-    "reads_input": "hang.queue hang.terminal", "flock": "hang.lock", "deep_in_library": "hang.lock",
-    "future_result": "hang.lock hang.queue", "process_pool": "hang.lock", "event_loop": "hang.wait",
-    "barrier_on_rank": "hang.other_collective", "monitored": "hang.sleep", "object_list": "hang.sleep",
-    "wrong_source": "hang.other_peer hang.other_collective", "asynchronous": "hang.sleep",
-    "asynchronous_skip": "hang.other_collective", "subgroup": "hang.sleep", "store_wait": "hang.sleep",
-    "receives": "hang.lock", "gathers": "hang.other_peer hang.other_collective",
-    "saves": "hang.file hang.checkpoint", "breakpoint_left": "hang.debugger", "condition_wait": "hang.lock",
-    "spin_wait": "hang.loop", "joins_thread": "hang.lock", "swallowed_in_helper": "hang.exception_swallowed",
-    "stream": "hang.loader", "stream_spawn": "hang.loader", "fsdp": "hang.sleep",
-    "uneven_batches": "hang.other_collective", "uneven_ddp": "hang.other_collective",
-    "spawn": "hang.lock hang.queue", "process": "hang.lock hang.queue", "mpirun": "hang.lock hang.queue",
-}  # fmt: skip
+_SHAPES = (
+    {"with_lock": "hang.lock", "http_server": "hang.network", "raw_socket": "hang.network"}
+    | {"sqlite_lock": "hang.database", "queue_get": "hang.queue hang.lock"}
+    | {"subprocess_run": "hang.program", "reads_input": "hang.queue hang.terminal", "flock": "hang.lock"}
+    | {"deep_in_library": "hang.lock", "future_result": "hang.lock hang.queue", "process_pool": "hang.lock"}
+    | {"event_loop": "hang.wait", "barrier_on_rank": "hang.other_collective", "monitored": "hang.sleep"}
+    | {"object_list": "hang.sleep", "wrong_source": "hang.other_peer hang.other_collective"}
+    | {"asynchronous": "hang.sleep", "asynchronous_skip": "hang.other_collective", "subgroup": "hang.sleep"}
+    | {"store_wait": "hang.sleep", "receives": "hang.lock"}
+    | {"gathers": "hang.other_peer hang.other_collective", "saves": "hang.file hang.checkpoint"}
+    | {"breakpoint_left": "hang.debugger", "condition_wait": "hang.lock", "spin_wait": "hang.loop"}
+    | {"joins_thread": "hang.lock", "swallowed_in_helper": "hang.exception_swallowed"}
+    | {"stream": "hang.loader", "stream_spawn": "hang.loader", "fsdp": "hang.sleep"}
+    | {"uneven_batches": "hang.other_collective", "uneven_ddp": "hang.other_collective"}
+    | {"spawn": "hang.lock hang.queue", "process": "hang.lock hang.queue", "mpirun": "hang.lock hang.queue"}
+)
 SHAPES = tuple(
     Kind(
         name,
@@ -62,13 +63,13 @@ GROUPS = (
     Kind("apart", ("hang.sleep",), script="groups.py"),
 )
 # What the worker that goes wrong does, by how it gets its requests (hang_jobs/engines.py).
-_ENGINES = {
-    "pipes_lora": "hang.network", "pipes_killed": "hang.rank_gone", "pipes_slow": "hang.works_alone",
-    "forked_lock": "hang.lock", "forkserver_start": "hang.file", "zmq_lora": "hang.network",
-    "zmq_skip": "hang.queue", "zmq_start": "hang.file", "ring_lock": "hang.lock",
-    "ring_apart": "hang.network", "broadcast_lora": "hang.network", "ray_lora": "hang.network",
-    "ray_start": "hang.file",
-}  # fmt: skip
+_ENGINES = (
+    {"pipes_lora": "hang.network", "pipes_killed": "hang.rank_gone"}
+    | {"pipes_slow": "hang.works_alone", "forked_lock": "hang.lock"}
+    | {"forkserver_start": "hang.file", "zmq_lora": "hang.network", "zmq_skip": "hang.queue"}
+    | {"zmq_start": "hang.file", "ring_lock": "hang.lock", "ring_apart": "hang.network"}
+    | {"broadcast_lora": "hang.network", "ray_lora": "hang.network", "ray_start": "hang.file"}
+)
 ENGINES = tuple(
     Kind(name, (code,), "" if code == "hang.rank_gone" else name.partition("_")[2], "engines.py")
     for name, code in _ENGINES.items()
@@ -81,14 +82,14 @@ HEALTHY_ENGINES = tuple(
 
 
 # Waits that poll, and ranks that never came (hang_jobs/polls.py).
-_POLLS = {
-    "soft_lock": "hang.lock", "file_lock": "hang.lock", "own_lock": "hang.lock",
-    "store_wait": "hang.never_joined hang.other_collective", "queue_timeout": "hang.queue hang.lock",
-    "event_wait": "hang.lock", "manager_queue": "hang.queue hang.network", "spin_flag": "hang.loop",
-    "poll_flag": "hang.loop hang.sleep", "answer": "hang.network", "stream_loader": "hang.loader",
-    "flag_ring": "hang.file", "all_loaders": "hang.loader", "missing_rank": "hang.never_joined",
-    "missing_node": "hang.never_joined", "static_node": "hang.never_joined",
-}  # fmt: skip
+_POLLS = (
+    {"soft_lock": "hang.lock", "file_lock": "hang.lock", "own_lock": "hang.lock"}
+    | {"store_wait": "hang.never_joined hang.other_collective", "queue_timeout": "hang.queue hang.lock"}
+    | {"event_wait": "hang.lock", "manager_queue": "hang.queue hang.network", "spin_flag": "hang.loop"}
+    | {"poll_flag": "hang.loop hang.sleep", "answer": "hang.network", "stream_loader": "hang.loader"}
+    | {"flag_ring": "hang.file", "all_loaders": "hang.loader", "missing_rank": "hang.never_joined"}
+    | {"missing_node": "hang.never_joined", "static_node": "hang.never_joined"}
+)
 _OF_ALL = frozenset(("all_loaders", "missing_node", "static_node"))
 POLLS = tuple(
     Kind(name, tuple(codes.split()), script="polls.py", of_one_rank=name not in _OF_ALL)

@@ -31,12 +31,12 @@ _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # BPF
 _NUMBER, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 16, 24, 32  # struct seccomp_data
 # Numbers of system calls, by machine: asm/unistd.h.
 _CALLS = {
-    "x86_64": {
-        "fork": 57, "vfork": 58, "clone": 56, "clone3": 435,
-        "open": 2, "creat": 85, "openat": 257, "openat2": 437, "mkdir": 83, "mkdirat": 258,
-    },
+    "x86_64": (
+        {"fork": 57, "vfork": 58, "clone": 56, "clone3": 435}
+        | {"open": 2, "creat": 85, "openat": 257, "openat2": 437, "mkdir": 83, "mkdirat": 258}
+    ),
     "aarch64": {"clone": 220, "clone3": 435, "openat": 56, "openat2": 437, "mkdirat": 34},
-}  # fmt: skip
+}
 _UNPRIVILEGED = 23456  # a user without processes of its own
 
 _Instruction = tuple[int, int, int, int]
@@ -108,10 +108,11 @@ def _without_proc() -> None:
 def _be_somebody_else(most: int) -> None:
     """Become a user of its own with that many processes at most, who may still read this user's files."""
     command = [
-        "setpriv", f"--reuid={_UNPRIVILEGED}", f"--regid={_UNPRIVILEGED}", "--clear-groups",
-        "--inh-caps=+dac_read_search,+dac_override", "--ambient-caps=+dac_read_search,+dac_override", "--",
-        "prlimit", f"--nproc={most}:{most}", *sys.argv[sys.argv.index("--") + 1 :],
-    ]  # fmt: skip
+        *("setpriv", f"--reuid={_UNPRIVILEGED}", f"--regid={_UNPRIVILEGED}", "--clear-groups"),
+        *("--inh-caps=+dac_read_search,+dac_override", "--ambient-caps=+dac_read_search,+dac_override", "--"),
+        *("prlimit", f"--nproc={most}:{most}"),
+        *sys.argv[sys.argv.index("--") + 1 :],
+    ]
     os.execvp(command[0], command)  # noqa: S606
 
 

@@ -47,11 +47,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "help": ("--help",),
 }
 _ON_PROCESSORS = ("nccl-test", "bandwidth", "train")  # their ranks reach no simulated GPU
-LIMITS = (
-    "none", "processes", "processes=3", "processes=6", "processes=12", "threads", "files=12", "files=24",
-    "memory=60000", "memory=100000", "memory=150000", "memory=250000", "memory=400000", "memory=1000000",
-    "memory=2500000", "proc", "folders",
-)  # fmt: skip
+LIMITS = tuple(
+    """
+    none processes processes=3 processes=6 processes=12 threads files=12 files=24 memory=60000
+    memory=100000 memory=150000 memory=250000 memory=400000 memory=1000000 memory=2500000 proc folders
+    """.split()
+)
 
 
 def run_limited(

@@ -36,26 +36,30 @@ def live_document(host: str, gpus: int = 8, **changes: Any) -> dict[str, Any]:
     """A `gpudiag.live/1` as a healthy machine's service gives it, as far as a hub reads it."""
     now = _text(datetime.now(UTC))
     devices = [
-        {
-            "uuid": f"GPU-{host}-{index}", "bus_id": f"00000000:{0x10 + index:02x}:00.0", "nvml_index": index,
-            "responding": True, "health": "ok", "finding_codes": [], "name": "NVIDIA H100 80GB HBM3",
-            "utilization_percent": 90 + index % 8, "memory_total_bytes": 80 * GIB,
-            "memory_used_bytes": 60 * GIB,
-            "temperature_celsius": 50 + index, "power_draw_watts": 600.5, "fan_speed_percent": None,
-            "processes": [{"pid": 4000 + index, "user": "ann", "command": "python train.py"}],
-            "pods": [], "slurm_jobs": [{"slurm_job_id": 4711, "user": "ann"}],
-            "missing": {"fan_speed_percent": "not_supported"},
-        }
+        (
+            {"uuid": f"GPU-{host}-{index}", "bus_id": f"00000000:{0x10 + index:02x}:00.0"}
+            | {"nvml_index": index, "responding": True, "health": "ok", "finding_codes": []}
+            | {"name": "NVIDIA H100 80GB HBM3", "utilization_percent": 90 + index % 8}
+            | {"memory_total_bytes": 80 * GIB, "memory_used_bytes": 60 * GIB}
+            | {"temperature_celsius": 50 + index, "power_draw_watts": 600.5, "fan_speed_percent": None}
+            | {"processes": [{"pid": 4000 + index, "user": "ann", "command": "python train.py"}]}
+            | {"pods": [], "slurm_jobs": [{"slurm_job_id": 4711, "user": "ann"}]}
+            | {"missing": {"fan_speed_percent": "not_supported"}}
+        )
         for index in range(gpus)
-    ]  # fmt: skip
-    return {
-        "schema": "gpudiag.live/1", "sequence": 1, "at": now, "host": host, "simulated": None,
-        "version": __version__,
-        "driver_version": "580.105.08", "cuda_driver_version": "13.0", "verdict": "pass",
-        "headline": f"{gpus} healthy", "devices": devices, "findings_version": 1, "finding_count": 0,
-        "findings": [],
-        "active_runs": [],
-    } | changes  # fmt: skip
+    ]
+    return (
+        {"schema": "gpudiag.live/1", "sequence": 1, "at": now, "host": host, "simulated": None}
+        | {"version": __version__, "driver_version": "580.105.08", "cuda_driver_version": "13.0"}
+        | {"verdict": "pass", "headline": f"{gpus} healthy", "devices": devices}
+        | {"findings_version": 1, "finding_count": 0, "findings": [], "active_runs": []}
+    ) | changes
+
+
+def finding_document(code: str, outcome: str, message: str, remedy: str) -> dict[str, Any]:
+    """A finding as a machine's live document has it; one that fails blocks jobs."""
+    words = {"code": code, "outcome": outcome, "message": message, "remedy": remedy}
+    return words | {"blocks_jobs": outcome == "fail"}
 
 
 FAILED = {
@@ -63,12 +67,12 @@ FAILED = {
     "headline": "7 healthy, 1 lost",
     "finding_count": 2,
     "findings": [
-        {"code": "gpu.lost", "outcome": "fail", "message": "GPU 5 has fallen off the bus",
-            "remedy": "Reset it: `nvidia-smi -r -i 5`", "blocks_jobs": True},
-        {"code": "gpu.hot", "outcome": "warn", "message": "GPU 2 is hot", "remedy": "Look at the fans",
-            "blocks_jobs": False},
+        finding_document(
+            "gpu.lost", "fail", "GPU 5 has fallen off the bus", "Reset it: `nvidia-smi -r -i 5`"
+        ),
+        finding_document("gpu.hot", "warn", "GPU 2 is hot", "Look at the fans"),
     ],
-}  # fmt: skip
+}
 
 
 def _text(moment: datetime) -> str:

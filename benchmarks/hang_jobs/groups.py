@@ -77,7 +77,8 @@ def main() -> None:
     parallel = Parallel()
     if KIND == "one_line":
         for step in range(10_000):
-            share_layer(parallel, step); end_of_step(step)  # noqa: E702  # fmt: skip
+            share_layer(parallel, step)
+            end_of_step(step)
     if KIND == "apart":  # two pairs that never meet
         for step in range(10**7):
             share_layer(parallel, step)

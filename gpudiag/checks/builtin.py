@@ -51,26 +51,25 @@ BEHIND: dict[str, tuple[Check, ...]] = {
     "nvlink.rate": (nvlink_errors,),
     "fabric.state": (fabric_manager,),
     "peer.access": (
-        host_acs, host_iommu, infiniband_port, infiniband_errors, infiniband_peer_memory, topology_placement,
+        *(host_acs, host_iommu, infiniband_port, infiniband_errors, infiniband_peer_memory),
+        topology_placement,
     ),
     "vgpu.license": (gpu_looks_stuck,),
     "process.dead": (process_foreign,),
     "memory.leftover": (
-        memory_free, cuda_context, torch_build, torch_driver, torch_architectures,
-        environment_cuda_visible_devices, environment_nccl, environment_interface, environment_debug,
+        *(memory_free, cuda_context, torch_build, torch_driver, torch_architectures),
+        *(environment_cuda_visible_devices, environment_nccl, environment_interface, environment_debug),
         host_kernel_words,
     ),
     "host.kernel_log": (
-        host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa,
-        host_governor, host_clock, network_loopback, network_name, network_interface,
-        machine_ports, machine_settings, machine_expected,
-        collective_all_reduce, active_ranks, active_coverage, bandwidth_data, compute_determinism,
-        memory_patterns, bandwidth_memory, bandwidth_host_device, bandwidth_peer,
-        compute_matmul, compute_sustained, compute_heat,
-        collective_operations, network_card_pairs, host_disk_data, performance_drift,
-        train_ddp, train_strategies,
+        *(host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa),
+        *(host_governor, host_clock, network_loopback, network_name, network_interface, machine_ports),
+        *(machine_settings, machine_expected, collective_all_reduce, active_ranks, active_coverage),
+        *(bandwidth_data, compute_determinism, memory_patterns, bandwidth_memory, bandwidth_host_device),
+        *(bandwidth_peer, compute_matmul, compute_sustained, compute_heat, collective_operations),
+        *(network_card_pairs, host_disk_data, performance_drift, train_ddp, train_strategies),
     ),
-}  # fmt: skip
+}
 
 BUILTIN: tuple[Check, ...] = tuple(
     check for first in GPU_CHECKS for check in (first, *BEHIND.get(first.name, ()))

@@ -38,12 +38,15 @@ from gpudiag.checks.software.driver import driver_firmware, driver_nouveau, driv
 from gpudiag.checks.software.sources import driver_values, nvml_answers, nvml_calls, sources_agree
 
 GPU_CHECKS: tuple[Check, ...] = (
-    nvml_answers, nvml_calls, gpu_lost, gpu_hung, gpu_count, machine_gpus, gpu_model, gpu_started,
-    xid_kernel_log, sxid_kernel_log, sources_agree,
-    driver_nouveau, driver_firmware, driver_persistence, driver_values,
-    memory_size, ecc_uncorrected, ecc_sram, memory_row_remap, memory_page_retirement, memory_repair, ecc_mode,
-    temperature_gpu, temperature_memory, temperature_peers, clocks_hardware_slowdown, clocks_software_thermal,
-    clocks_power_capped, clocks_application, power_limit, power_idle_draw,
-    pcie_width, pcie_generation, pcie_slot, pcie_errors, nvlink_state, nvlink_rate, fabric_state, peer_access,
-    mode_compute, mode_mig, vgpu_license, process_dead, memory_leftover, host_kernel_log,
-)  # fmt: skip
+    *(nvml_answers, nvml_calls, gpu_lost, gpu_hung, gpu_count, machine_gpus, gpu_model, gpu_started),
+    *(xid_kernel_log, sxid_kernel_log, sources_agree),
+    *(driver_nouveau, driver_firmware, driver_persistence, driver_values),
+    *(memory_size, ecc_uncorrected, ecc_sram),
+    *(memory_row_remap, memory_page_retirement, memory_repair, ecc_mode),
+    *(temperature_gpu, temperature_memory, temperature_peers),
+    *(clocks_hardware_slowdown, clocks_software_thermal, clocks_power_capped, clocks_application),
+    *(power_limit, power_idle_draw),
+    *(pcie_width, pcie_generation, pcie_slot, pcie_errors),
+    *(nvlink_state, nvlink_rate, fabric_state, peer_access),
+    *(mode_compute, mode_mig, vgpu_license, process_dead, memory_leftover, host_kernel_log),
+)

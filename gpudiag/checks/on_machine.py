@@ -26,10 +26,10 @@ from gpudiag.checks.software.settings import (
 )
 
 MACHINE_CHECKS: tuple[Check, ...] = (
-    *(one for one in GPU_CHECKS if one is not host_kernel_log), gpu_board, host_kernel_words,
-    host_kernel_log, fabric_manager, host_acs, host_iommu, infiniband_port, infiniband_peer_memory,
-    topology_placement, process_foreign,
-    environment_cuda_visible_devices, environment_nccl, environment_interface, environment_debug,
-    host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa, host_governor,
-    host_clock, network_loopback, network_name, network_interface,
-)  # fmt: skip
+    *(one for one in GPU_CHECKS if one is not host_kernel_log),
+    *(gpu_board, host_kernel_words, host_kernel_log, fabric_manager, host_acs, host_iommu),
+    *(infiniband_port, infiniband_peer_memory, topology_placement, process_foreign),
+    *(environment_cuda_visible_devices, environment_nccl, environment_interface, environment_debug),
+    *(host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa),
+    *(host_governor, host_clock, network_loopback, network_name, network_interface),
+)

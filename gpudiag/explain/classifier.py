@@ -25,24 +25,26 @@ ERROR_MARK = re.compile(
 )
 DOUBT_MARK = re.compile(rb"ailed\b|FAILED|imed out|xceeded|borting|UNAVAILABLE|revoked")
 # A part of every line that one of these finds: four letters of it without a space are its key.
-_RAISED_PARTS = (
-    *(b"Traceback", b"ignored", b"above", b"handling", b"Error", b"Exception", b"Interrupt", b"Exit",
-      b"Failure", b"Timeout"),
-    *(b"Expired", b"Group", b"Refused", b"Invalid"),
-)  # fmt: skip
-_ERROR_PARTS = (
-    *(b"rror", b"ERROR", b"atal", b"FATAL", b"what()", b"ssertion", b"anic", b"such", b"denied", b"found",
-      b"terminate"),
-    *(b"egmentation", b"curl:", b"Aborted", b"BUG:", b".cc:"),
-)  # fmt: skip
+_RAISED_PARTS = tuple(
+    b"""
+    Traceback ignored above handling Error Exception Interrupt Exit Failure Timeout Expired Group
+    Refused Invalid
+    """.split()
+)
+_ERROR_PARTS = tuple(
+    b"""
+    rror ERROR atal FATAL what() ssertion anic such denied found terminate egmentation curl: Aborted
+    BUG: .cc:
+    """.split()
+)
 _DOUBT_PARTS = (b"ailed", b"FAILED", b"imed", b"xceeded", b"borting", b"UNAVAILABLE", b"revoked")
 # A mark of fewer letters in one word.
 _RAISED_SHORT = b"Xid ("
 _PROGRESS_MARKS = (
-    *(b"loss", b"Init COMPLETE", b"HTTP/", b"omplete", b"inished", b"samples/s", b"tokens/s", b"step",
-      b"epoch", b"Epoch"),
+    *(b"loss", b"Init COMPLETE", b"HTTP/", b"omplete", b"inished", b"samples/s", b"tokens/s", b"step"),
+    *(b"epoch", b"Epoch"),
     *(b"Out of bounds values", b"fired up", b"unstuck"),
-)  # fmt: skip
+)
 _DIGITS = b"0123456789"
 _HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")
 _GRAM = 4  # letters of a pattern's part that serve as its key

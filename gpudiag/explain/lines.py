@@ -143,13 +143,12 @@ class Level(IntEnum):
     ERROR = 40
 
 
-_LEVELS = {
-    "DEBUG": Level.DEBUG, "TRACE": Level.DEBUG, "D": Level.DEBUG, "INFO": Level.INFO, "I": Level.INFO,
-    "NOTICE": Level.INFO, "WARNING": Level.WARNING, "WARN": Level.WARNING, "W": Level.WARNING,
-    "ERROR": Level.ERROR, "ERR": Level.ERROR, "E": Level.ERROR, "CRITICAL": Level.ERROR,
-    "FATAL": Level.ERROR, "F": Level.ERROR,
-    "ABORT": Level.ERROR, "PANIC": Level.ERROR,
-}  # fmt: skip
+_LEVELS = (
+    {"DEBUG": Level.DEBUG, "TRACE": Level.DEBUG, "D": Level.DEBUG, "INFO": Level.INFO, "I": Level.INFO}
+    | {"NOTICE": Level.INFO, "WARNING": Level.WARNING, "WARN": Level.WARNING, "W": Level.WARNING}
+    | {"ERROR": Level.ERROR, "ERR": Level.ERROR, "E": Level.ERROR, "CRITICAL": Level.ERROR}
+    | {"FATAL": Level.ERROR, "F": Level.ERROR, "ABORT": Level.ERROR, "PANIC": Level.ERROR}
+)
 
 
 @dataclass(frozen=True, slots=True)

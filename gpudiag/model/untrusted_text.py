@@ -15,11 +15,12 @@ _STEERING = {False: re.compile(f"[{_CONTROLS}]"), True: re.compile(f"(?!{_COLOUR
 MASK = "***"
 
 # A text with none of these needs no pattern: most command lines have none, and compiling takes time.
-_MARKS = (
-    "token", "secret", "passw", "passphrase", "pwd", "key", "cred", "auth", "bearer", "psk", "://",
-    "signature", "sig=", "hf_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "sk-", "akia", "xox", "eyj",
-    "nvapi-", "pypi-", "ya29.", "jwt", "pat=",
-)  # fmt: skip
+_MARKS = tuple(
+    """
+    token secret passw passphrase pwd key cred auth bearer psk :// signature sig= hf_ ghp_ gho_ ghs_
+    github_pat_ glpat- sk- akia xox eyj nvapi- pypi- ya29. jwt pat=
+    """.split()
+)
 _ENDINGS = (
     r"(?:token|secret|password|passwd|passphrase|passcode|pwd|pass|apikey|psk|jwt|bearer|credentials?|"
     r"authorization|(?:api|access|secret|private|auth|account|encryption|signing|license|shared|client|"

@@ -14,11 +14,9 @@ _DURATION = {
 _TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
 _WORDS = {"type": "object", "additionalProperties": _TEXT}
-_ACTIONS = (
-    "replace", "keep", "drop", "hashmod", "labelmap", "labeldrop", "labelkeep", "lowercase", "uppercase",
-    "keepequal",
-    "dropequal",
-)  # fmt: skip
+_ACTIONS = tuple(
+    "replace keep drop hashmod labelmap labeldrop labelkeep lowercase uppercase keepequal dropequal".split()
+)
 
 
 def _closed(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
@@ -35,9 +33,13 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
 
 
 _RELABELING = _closed(
-    action={"enum": list(_ACTIONS)}, regex=_TEXT, replacement=_TEXT, separator=_TEXT, sourceLabels=_TEXTS,
+    action={"enum": list(_ACTIONS)},
+    regex=_TEXT,
+    replacement=_TEXT,
+    separator=_TEXT,
+    sourceLabels=_TEXTS,
     targetLabel=_TEXT,
-)  # fmt: skip
+)
 _ENDPOINT = _closed(
     ("port",),
     authorization=_closed(credentials=_closed(("key",), name=_TEXT, key=_TEXT), type=_TEXT),
@@ -54,15 +56,24 @@ _ENDPOINT = _closed(
 )
 _SELECTOR = _closed(matchLabels=_WORDS, matchExpressions={"type": "array"})
 _RULE = _closed(
-    ("expr",), alert=_TEXT, annotations=_WORDS, expr={"type": ["string", "integer"]},
+    ("expr",),
+    alert=_TEXT,
+    annotations=_WORDS,
+    expr={"type": ["string", "integer"]},
     keep_firing_for=_DURATION,
-    labels=_WORDS, record=_TEXT, **{"for": _DURATION},
-)  # fmt: skip
+    labels=_WORDS,
+    record=_TEXT,
+    **{"for": _DURATION},
+)
 _GROUP = _closed(
-    ("name",), name={"type": "string", "minLength": 1}, interval=_DURATION, labels=_WORDS,
+    ("name",),
+    name={"type": "string", "minLength": 1},
+    interval=_DURATION,
+    labels=_WORDS,
     limit={"type": "integer"},
-    query_offset=_DURATION, rules=_list(_RULE),
-)  # fmt: skip
+    query_offset=_DURATION,
+    rules=_list(_RULE),
+)
 
 SPECS = {
     "ServiceMonitor": _closed(

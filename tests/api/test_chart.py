@@ -168,12 +168,17 @@ def test_every_value_changes_what_is_rendered():
     parts = ("preflight", "monitor", "alerts", "boards", "hub")
     base = {part: {"enabled": True} for part in parts}
     others = {
-        "preflight.onFail": "hold", "preflight.level": "quick", "monitor.kind": "PodMonitor",
+        "preflight.onFail": "hold",
+        "preflight.level": "quick",
+        "monitor.kind": "PodMonitor",
         "namePods": True,
-        "image.pullPolicy": "Always", "imagePullSecrets": [{"name": "pull"}], "extraArgs": ["--watch-jobs"],
-        "preflight.seconds": 90, "tolerations": [],
+        "image.pullPolicy": "Always",
+        "imagePullSecrets": [{"name": "pull"}],
+        "extraArgs": ["--watch-jobs"],
+        "preflight.seconds": 90,
+        "tolerations": [],
         **{f"{part}.enabled": False for part in ("service", *parts)},
-    }  # fmt: skip
+    }
     cases = {}
     for path, value in leaves(VALUES):
         other = others.get(".".join(path), f"{value}x" if isinstance(value, str) else {"another": "1"})
@@ -219,7 +224,8 @@ def test_a_chart_of_jobs_takes_the_preflight_alone(tmp_path):
     gate = yaml.safe_load((ROOT / "docs/ci/kubernetes/job.yaml").read_text())
     (wanted,) = gate["spec"]["template"]["spec"]["initContainers"]
     (tmp_path / "templates/job.yaml").write_text(
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: job}\nspec:\n  containers: [{name: a, image: a}]\n  initContainers:\n"
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: job}\nspec:\n  containers: [{name: a, image: a}]\n"
+        "  initContainers:\n"
         '    {{- include "gpudiag.preflight" (dict "image" "gpudiag:slim" "gpus" 8) | nindent 4 }}\n'
     )
     made = objects(rendered({}, chart=tmp_path)[0])

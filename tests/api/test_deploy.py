@@ -19,12 +19,13 @@ BIN = Path(sys.executable).parent
 RULES = DEPLOY / "prometheus"
 RULES_TESTS = sorted(RULES.glob("*.test.yml"))
 # What the service exports beside the table of GPU metrics.
-OTHERS = {
-    "gpudiag_build_info", "gpudiag_checks", "gpudiag_gpu_status", "gpudiag_gpu_xid_last_timestamp_seconds",
-    "gpudiag_collect_success", "gpudiag_sampler_state", "gpudiag_sampler_stuck_processes",
-    "gpudiag_finding", "gpudiag_gpu_info", "gpudiag_nvml_state", "gpudiag_gpu_pod_info",
-    "gpudiag_gpu_job_info",
-}  # fmt: skip
+OTHERS = set(
+    """
+    gpudiag_build_info gpudiag_checks gpudiag_gpu_status gpudiag_gpu_xid_last_timestamp_seconds
+    gpudiag_collect_success gpudiag_sampler_state gpudiag_sampler_stuck_processes gpudiag_finding
+    gpudiag_gpu_info gpudiag_nvml_state gpudiag_gpu_pod_info gpudiag_gpu_job_info
+    """.split()
+)
 # There only while there is a fault, or a pod or job on the GPU.
 SOMETIMES = {
     "gpudiag_gpu_xid_last_timestamp_seconds",

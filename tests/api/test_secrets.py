@@ -23,25 +23,25 @@ READ, ACT = "planted-read-token-0123456789", "planted-act-token-0123456789"
 SECRETS = (PASSWORD, ARGUMENT, VARIABLE, PROXY, HEADER, READ, ACT)
 STORE = f"postgresql://ann:{PASSWORD}@127.0.0.1:9/gpudiag"  # nobody listens there: it is down
 COMMAND = [
-    "python", "train.py", f"--api-key={ARGUMENT}", "--hf-token", ARGUMENT, f"WANDB_API_KEY={ARGUMENT}",
-    f"--data=https://ann:{ARGUMENT}@data.example/x?token={ARGUMENT}", f"password={ARGUMENT}",
-]  # fmt: skip
-ENVIRONMENT = {
-    "NCCL_HOSTID": f"https://ann:{VARIABLE}@x.example/", "TORCH_HUB_TOKEN": VARIABLE,
-    "CUDA_API_KEY": VARIABLE,
-    "HTTPS_PROXY": f"http://ann:{PROXY}@proxy.example:3128", "PGPASSWORD": VARIABLE, "GPUDIAG_STORE": STORE,
-    "DATABASE_URL": STORE, "NCCL_TOKEN": VARIABLE, "SLURM_JWT": VARIABLE,
-    "MASTER_ADDR": f"http://ann:{VARIABLE}@head",
-    "NCCL_SOCKET_IFNAME": f"eth0,token={VARIABLE}", "CUDA_VISIBLE_DEVICES": f"--password={VARIABLE}",
-}  # fmt: skip
-PATHS = (
-    "/", "/healthz", "/readyz", "/openapi.json", "/metrics", "/metrics?full=1&processes=1",
-    "/metrics?dialect=dcgm&processes=1", "/api/v1/devices", "/api/v1/devices/0", "/api/v1/snapshot",
-    "/api/v1/processes", "/api/v1/topology", "/api/v1/history", "/api/v1/sources", "/api/v1/checks",
-    "/api/v1/findings", "/api/v1/events", "/api/v1/runs", "/api/v1/baselines", "/api/v1/explain/xid-79",
-    "/api/v1/schemas", "/api/v1/session", "/api/v1/poll?since=0", "/nothing",
-    "/api/v1/nothing",
-)  # fmt: skip
+    *("python", "train.py", f"--api-key={ARGUMENT}", "--hf-token", ARGUMENT, f"WANDB_API_KEY={ARGUMENT}"),
+    *(f"--data=https://ann:{ARGUMENT}@data.example/x?token={ARGUMENT}", f"password={ARGUMENT}"),
+]
+ENVIRONMENT = (
+    {"NCCL_HOSTID": f"https://ann:{VARIABLE}@x.example/", "TORCH_HUB_TOKEN": VARIABLE}
+    | {"CUDA_API_KEY": VARIABLE, "HTTPS_PROXY": f"http://ann:{PROXY}@proxy.example:3128"}
+    | {"PGPASSWORD": VARIABLE, "GPUDIAG_STORE": STORE, "DATABASE_URL": STORE, "NCCL_TOKEN": VARIABLE}
+    | {"SLURM_JWT": VARIABLE, "MASTER_ADDR": f"http://ann:{VARIABLE}@head"}
+    | {"NCCL_SOCKET_IFNAME": f"eth0,token={VARIABLE}", "CUDA_VISIBLE_DEVICES": f"--password={VARIABLE}"}
+)
+PATHS = tuple(
+    """
+    / /healthz /readyz /openapi.json /metrics /metrics?full=1&processes=1
+    /metrics?dialect=dcgm&processes=1 /api/v1/devices /api/v1/devices/0 /api/v1/snapshot
+    /api/v1/processes /api/v1/topology /api/v1/history /api/v1/sources /api/v1/checks /api/v1/findings
+    /api/v1/events /api/v1/runs /api/v1/baselines /api/v1/explain/xid-79 /api/v1/schemas /api/v1/session
+    /api/v1/poll?since=0 /nothing /api/v1/nothing
+    """.split()
+)
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +121,9 @@ def test_no_run_holds_one(guarded):
     ).json()
     place = f"/api/v1/runs/{run['id']}"
     guarded.wait(lambda: guarded.get(place).json()["state"] not in ("queued", "running"), 60)
-    for path in (place, f"{place}/log", f"{place}/events", *(f"{place}/report?format={kind}" for kind in
-                 ("text", "json", "junit", "markdown", "prometheus", "github"))):  # fmt: skip
+    formats = ("text", "json", "junit", "markdown", "prometheus", "github")
+    reports = [f"{place}/report?format={one}" for one in formats]
+    for path in (place, f"{place}/log", f"{place}/events", *reports):
         searched(guarded.get(path).text, path)
 
 

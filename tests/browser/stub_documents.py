@@ -72,13 +72,18 @@ ACTIVITY_OF_FULL_LOAD = {
 _COPIED = tuple(field.name for field in fields(LiveDevice) if field.name in Device.__dataclass_fields__)
 HW_THERMAL_BIT = 1 << 6
 HOST = HostActivity(
-    processors_busy_percent=37.4, processors_waiting_percent=0.2, load_average=71.5,
+    processors_busy_percent=37.4,
+    processors_waiting_percent=0.2,
+    load_average=71.5,
     memory_total_bytes=2015 << 30,
-    memory_available_bytes=1200 << 30, swap_used_bytes=0, network_received_bytes_per_second=1.25e9,
-    network_transmitted_bytes_per_second=0.4e9, disk_read_bytes_per_second=2e7,
+    memory_available_bytes=1200 << 30,
+    swap_used_bytes=0,
+    network_received_bytes_per_second=1.25e9,
+    network_transmitted_bytes_per_second=0.4e9,
+    disk_read_bytes_per_second=2e7,
     disk_written_bytes_per_second=3.2e8,
     uptime_seconds=12.3 * 86400,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,11 +242,11 @@ def series_of(machine: Machine, start: float, stop: float, uuid: str | None) -> 
             {"uuid": key_of(device), "nvml_index": index, "name": to_plain(device.name), "series": values}
         )
     at = datetime.fromtimestamp((start * 3 + stop) / 4, UTC).isoformat()
-    event = {
-        "number": 1, "at": at, "kind": "xid", "uuid": devices[-1]["uuid"] if devices else None,
-        "nvml_index": len(machine.snapshot.devices) - 1, "message": "Xid 94: contained memory error",
-        "xid_code": 94, "severity": "warn", "reasons": [],
-    }  # fmt: skip
+    event = (
+        {"number": 1, "at": at, "kind": "xid", "uuid": devices[-1]["uuid"] if devices else None}
+        | {"nvml_index": len(machine.snapshot.devices) - 1, "message": "Xid 94: contained memory error"}
+        | {"xid_code": 94, "severity": "warn", "reasons": []}
+    )
     return {
         "schema": "gpudiag.series/1",
         "step_seconds": step,
@@ -354,12 +359,18 @@ def ranks_event(done: int, *, still: bool = False, count: int = 4) -> dict[str, 
     """`gpudiag.event/1`: where the ranks are; `still`: all wait for rank 2."""
     ranks = tuple(
         RankStanding(
-            rank=rank, host="h100-1", life="alive", stage="measure", iteration=20 * done,
+            rank=rank,
+            host="h100-1",
+            life="alive",
+            stage="measure",
+            iteration=20 * done,
             operation=None if still and rank == 2 else f"all_reduce float32[{2 * 4**done}]",
-            waits=still and rank != 2, behind=still and rank == 2, still_seconds=14.0 if still else 0.0,
+            waits=still and rank != 2,
+            behind=still and rank == 2,
+            still_seconds=14.0 if still else 0.0,
         )
         for rank in range(count)
-    )  # fmt: skip
+    )
     return to_document(RunEvent(EventKind.RANKS, float(done), done, 6, ranks=ranks))
 
 

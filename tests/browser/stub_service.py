@@ -41,15 +41,20 @@ PLAN_SCHEMA = {
     "type": "object",
     "properties": {
         "backend": {"enum": ["auto", "nccl", "gloo"], "default": "auto", "type": "string"},
-        "nproc": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 256}, {"type": "null"}],
-            "default": None},
-        "op": {"type": "array", "items": {"enum": ["all_reduce", "all_gather", "broadcast"]},
-            "default": ["all_reduce"]},
+        "nproc": {
+            "anyOf": [{"type": "integer", "minimum": 1, "maximum": 256}, {"type": "null"}],
+            "default": None,
+        },
+        "op": {
+            "type": "array",
+            "items": {"enum": ["all_reduce", "all_gather", "broadcast"]},
+            "default": ["all_reduce"],
+        },
         "max_bytes": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}], "default": None},
         "unaligned": {"type": "boolean", "default": False},
         "inject": {"type": "array", "items": {"type": "string"}, "default": []},
     },
-}  # fmt: skip
+}
 
 PRESETS = [
     {"name": "quick", "means": "all_reduce up to 1 MiB", "plan": {"max_bytes": 1048576}},
@@ -130,16 +135,22 @@ class StubState:
 def run_document(number: str, kind: str, state: str, outcome: str | None = None) -> dict[str, Any]:
     """`gpudiag.run/1`."""
     ended = None if state == "running" else _now()
-    return {
-        "schema": "gpudiag.run/1", "id": number, "kind": kind, "state": state, "plan": {}, "gpus": [],
-        "lock": ["host"],
-        "requested_at": _now(), "started_at": _now(), "ended_at": ended, "deadline_seconds": 600.0,
-        "outcome": outcome,
-        "exit_status": None, "reason": None, "stage": "rendezvous", "done": 0, "planned": RUN_TICKS,
-        "progress": 0.0,
-        "interpreter": None, "command": f"gpudiag {kind}", "has_report": outcome is not None,
-        "report_formats": ["text", "json"], "queue_position": None, "log_bytes": 0,
-    }  # fmt: skip
+    return (
+        {"schema": "gpudiag.run/1", "id": number, "kind": kind, "state": state, "plan": {}}
+        | {"gpus": [], "lock": ["host"], "requested_at": _now(), "started_at": _now()}
+        | {"ended_at": ended, "deadline_seconds": 600.0, "outcome": outcome, "exit_status": None}
+        | {"reason": None, "stage": "rendezvous", "done": 0, "planned": RUN_TICKS, "progress": 0.0}
+        | {"interpreter": None, "command": f"gpudiag {kind}", "has_report": outcome is not None}
+        | {"report_formats": ["text", "json"], "queue_position": None, "log_bytes": 0}
+    )
+
+
+def _kind(
+    kind: str, title: str, plan_schema: dict[str, Any] | None = None, uses_gpus: bool = True, **more: Any
+) -> dict[str, Any]:
+    """A kind of run as the service lists it."""
+    plan_schema = plan_schema or {"type": "object", "properties": {}}
+    return {"kind": kind, "title": title, "uses_gpus": uses_gpus, "plan_schema": plan_schema} | more
 
 
 def _now() -> str:
@@ -203,7 +214,8 @@ class StubHandler(BaseHTTPRequestHandler):
         answers = {
             "session": lambda: state.session,
             "devices": lambda: (
-                documents.device_document(machine, rest, state.sequence) if rest else state.live()),
+                documents.device_document(machine, rest, state.sequence) if rest else state.live()
+            ),
             "processes": lambda: documents.processes_of(machine),
             "sources": lambda: documents.sources_of(machine),
             "findings": lambda: documents.findings_of(machine),
@@ -211,11 +223,14 @@ class StubHandler(BaseHTTPRequestHandler):
             "topology": lambda: documents.topology_of(machine),
             "baselines": documents.baselines,
             "history": lambda: self._history(query),
-            "poll": lambda: {"last_id": str(state.sequence), "gap": False,
-                "events": [] if state.silent else [{"id": "1", "event": "live", "data": state.live()}]},
+            "poll": lambda: {
+                "last_id": str(state.sequence),
+                "gap": False,
+                "events": [] if state.silent else [{"id": "1", "event": "live", "data": state.live()}],
+            },
             "explain": lambda: encode(explain_topic(rest)) if explain_topic(rest) else None,
             "runs": lambda: self._runs(rest),
-        }  # fmt: skip
+        }
         answer = answers[first]() if first in answers else None
         if isinstance(answer, str):
             self._send(200, answer.encode(), "text/plain; charset=utf-8")
@@ -234,15 +249,11 @@ class StubHandler(BaseHTTPRequestHandler):
         state = self.state
         if not rest:
             kinds = [
-                {"kind": "preflight", "title": "is this machine fit", "uses_gpus": True,
-                    "plan_schema": {"type": "object", "properties": {}}},
-                {"kind": "nccl-test", "title": "a verified collective", "uses_gpus": True,
-                    "plan_schema": PLAN_SCHEMA, "presets": PRESETS},
-                {"kind": "hang", "title": "why a job stands still", "uses_gpus": False,
-                    "plan_schema": HANG_SCHEMA},
-                {"kind": "bandwidth", "title": "copies and products", "uses_gpus": True,
-                    "plan_schema": {"type": "object", "properties": {}}},
-            ]  # fmt: skip
+                _kind("preflight", "is this machine fit"),
+                _kind("nccl-test", "a verified collective", PLAN_SCHEMA, presets=PRESETS),
+                _kind("hang", "why a job stands still", HANG_SCHEMA, uses_gpus=False),
+                _kind("bandwidth", "copies and products"),
+            ]
             newest = list(reversed(state.runs.values()))
             return {"runs": newest, "kinds": kinds, "actions_allowed": state.session["actions_allowed"]}
         number, _, part = rest.partition("/")

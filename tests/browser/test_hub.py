@@ -14,7 +14,7 @@ import pytest
 from tests.api.serving import Served, serving
 from tests.browser.test_pictures import take
 from tests.browser.watched_page import DESKTOP, PHONE, Browsing, WatchedPage
-from tests.fake_machines import FAILED, FakeMachine, live_document, machines_on_sockets
+from tests.fake_machines import FAILED, FakeMachine, finding_document, live_document, machines_on_sockets
 
 HERE = SimpleNamespace(environment=dict(os.environ))
 
@@ -220,11 +220,10 @@ def rack() -> list[FakeMachine]:
         made.append(FakeMachine(host, changes={"devices": rows}))
     made[16].changes |= FAILED
     made[16].changes["devices"][5] |= {"health": "fail", "utilization_percent": None}
-    made[29].changes |= {"verdict": "warn", "headline": "8 healthy, 1 warning", "finding_count": 1,
-        "findings": [
-        {"code": "gpu.hot", "outcome": "warn", "message": "GPU 2 is slowed down by heat: 89 °C",
-            "remedy": "Look at the fans and at the air in front of them", "blocks_jobs": False}
-    ]}  # fmt: skip
+    told = "GPU 2 is slowed down by heat: 89 °C", "Look at the fans and at the air in front of them"
+    hot = finding_document("gpu.hot", "warn", *told)
+    summary = {"verdict": "warn", "headline": "8 healthy, 1 warning"}
+    made[29].changes |= summary | {"finding_count": 1, "findings": [hot]}
     made[29].changes["devices"][2] |= {"health": "warn", "temperature_celsius": 89}
     made[7].kind = "hang"
     made[40].kind, made[41].clock_seconds = "old", 3600.0

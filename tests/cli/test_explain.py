@@ -113,8 +113,8 @@ def test_files_and_folders_are_explained_together(tmp_path, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("Rank 1 failed first: a disk is full (disk.full).")
     assert (
-        "Consequences, not causes (1 line): 1 x a collective waited for a rank that never entered it by rank 0"
-        in out
+        "Consequences, not causes (1 line): 1 x a collective waited for a rank that never entered it "
+        "by rank 0" in out
     )
     assert "Read: 2 logs, 3 lines." in out
     assert "cuda.out_of_memory" not in out

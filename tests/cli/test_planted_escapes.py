@@ -28,7 +28,8 @@ def planted(tmp_path_factory):
     file = tmp_path_factory.mktemp("machine") / "planted.toml"
     file.write_text(
         f'base = "h100x8"\nfaults = ["busy:0"]\n'
-        f'[host]\nhostname = {json.dumps("node" + EVIL)}\nextra_files = {{ "proc/41200/cmdline" = {words} }}\n'
+        f"[host]\nhostname = {json.dumps('node' + EVIL)}\n"
+        f'extra_files = {{ "proc/41200/cmdline" = {words} }}\n'
         f"[[kernel_log]]\nage_seconds = 60\ntext = {kernel}\ngpu = 2\n"
         f"[gpus.1]\nname = {json.dumps('NVIDIA H100' + EVIL)}\n"
     )
@@ -60,18 +61,18 @@ def steering(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        (), ("list",), ("list", "--wide"), ("list", "--json"), ("list", "--sources", "all"),
-        ("list", "--free", "1"),
-        ("preflight", "--level", "instant"), ("preflight", "--level", "instant", "--json"),
-        ("list", f"--{EVIL}"), (f"li{EVIL}st",), ("history", "--store", f"/nothing/{EVIL}"),
-        ("preflight", "--only", EVIL), ("serve", "--bind", EVIL), ("merge", f"/nothing/{EVIL}.json"),
-        ("list", "--output", f"/nothing/{EVIL}.json"), ("explain", f"RuntimeError: CUDA error: {EVIL}"),
-        ("serve", "--token-file", f"/nothing/{EVIL}"), ("simulate", EVIL, "--", "true"),
+        *((), ("list",), ("list", "--wide"), ("list", "--json"), ("list", "--sources", "all")),
+        *(("list", "--free", "1"), ("preflight", "--level", "instant")),
+        *(("preflight", "--level", "instant", "--json"), ("list", f"--{EVIL}"), (f"li{EVIL}st",)),
+        *(("history", "--store", f"/nothing/{EVIL}"), ("preflight", "--only", EVIL)),
+        *(("serve", "--bind", EVIL), ("merge", f"/nothing/{EVIL}.json")),
+        *(("list", "--output", f"/nothing/{EVIL}.json"), ("explain", f"RuntimeError: CUDA error: {EVIL}")),
+        *(("serve", "--token-file", f"/nothing/{EVIL}"), ("simulate", EVIL, "--", "true")),
     ],
     ids=lambda words: (
         " ".join(words).encode("ascii", "replace").decode().translate({27: "?", 13: "?", 7: "?"})[:40]
     ),
-)  # fmt: skip
+)
 def test_no_command_steers_the_terminal(planted, tmp_path, words, colour):
     done = run_on(planted, *words, GPUDIAG_STATE_DIR=str(tmp_path), **colour)
     assert done.out or done.err

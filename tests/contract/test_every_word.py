@@ -228,9 +228,12 @@ def test_a_listing_by_device_has_them_all(told: Told) -> None:
 
 def test_every_reading_in_words_is_walked() -> None:
     """A reading that is a word of NVML's has its enumeration here, or none."""
-    elsewhere = {"id", "name", "serial", "vbios_version", "board_part_number", "compute_capability",
-                 "pci_subsystem_id", "gsp_firmware_version", "inforom_version", "memory_kind", "responding",
-                 "mig_mode", "mig_mode_pending", "ecc_mode_pending", "gsp_firmware_mode",
-                 "gsp_firmware_mode_default", "vgpu_license"}  # fmt: skip
+    elsewhere = set(
+        """
+        id name serial vbios_version board_part_number compute_capability pci_subsystem_id
+        gsp_firmware_version inforom_version memory_kind responding mig_mode mig_mode_pending
+        ecc_mode_pending gsp_firmware_mode gsp_firmware_mode_default vgpu_license
+        """.split()
+    )
     words = {name for name, field in Device.__dataclass_fields__.items() if "str" in str(field.type)}
     assert words - elsewhere == set(_SAID)

@@ -58,16 +58,21 @@ def test_a_healthy_machine_is_shown_in_bytes(ask):
         ("No devices were found", 6, SourceState.NO_DEVICES),
         (
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the "
-            "latest NVIDIA driver is installed and running.", 9, SourceState.DRIVER_NOT_LOADED,
+            "latest NVIDIA driver is installed and running.",
+            9,
+            SourceState.DRIVER_NOT_LOADED,
         ),
         ("Failed to initialize NVML: Driver/library version mismatch", 18, SourceState.VERSION_MISMATCH),
         ("Failed to initialize NVML: Insufficient Permissions", 4, SourceState.NO_PERMISSION),
         ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", 12, SourceState.LIBRARY_ABSENT),
-        ("Unable to determine the device handle for GPU 0000:5D:00.0: Unknown Error", 255,
-            SourceState.FAILED),
+        (
+            "Unable to determine the device handle for GPU 0000:5D:00.0: Unknown Error",
+            255,
+            SourceState.FAILED,
+        ),
         ('Field "gpu_serial" is not a valid field to query.', 2, SourceState.FAILED),
     ],
-)  # fmt: skip
+)
 def test_every_sentence_of_nvidia_smi_is_told_apart(ask, line, status, state):
     answer, views = ask(printing(line, status=status))
     assert (answer.state, views) == (state, ())

@@ -95,7 +95,12 @@ def _free_port():
 
 def _run(argv):
     done = subprocess.run(
-        [str(word) for word in argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-        check=False, cwd="/",
-    )  # fmt: skip
+        [str(word) for word in argv],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd="/",
+    )
     assert done.returncode == 0, done.stderr

@@ -34,9 +34,13 @@ def test_every_gpu_that_answers_is_read_again_and_again(scenario):
         pytest.skip(f"simulated machines need a C compiler: {error.message}")
     with open_session(load_scenario(scenario)) as session:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=dict(session.environment), capture_output=True, text=True,
-            timeout=60, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", PROGRAM],
+            env=dict(session.environment),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     points = json.loads(done.stdout)
     first = [point for point in points if point["sm_clock_mhz"] is not None]

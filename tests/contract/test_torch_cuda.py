@@ -174,11 +174,11 @@ def test_on_a_simulated_machine_the_answer_is_the_scenarios(tmp_path):
     )
     view |= {"source": "torch", "source_index": 0, "utilization_percent": None, "driver_version": None}
     view["missing"] = {name: "not_supported" for name, value in view.items() if value is None}
-    facts = {
-        "version": "2.13.0", "python": "python", "cuda_runtime_version": "13.0", "architectures": ["sm_90"],
-        "nccl_version": "2.30", "nccl_available": True, "gloo_available": True, "cuda_available": True,
-        "device_count": 1, "nvml_device_count": 1, "context_starts": True,
-    }  # fmt: skip
+    facts = (
+        {"version": "2.13.0", "python": "python", "cuda_runtime_version": "13.0"}
+        | {"architectures": ["sm_90"], "nccl_version": "2.30", "nccl_available": True, "gloo_available": True}
+        | {"cuda_available": True, "device_count": 1, "nvml_device_count": 1, "context_starts": True}
+    )
     path = tmp_path / "torch.json"
     path.write_text(json.dumps({"facts": facts, "devices": [view]}))
     answer = simulated_torch_answer(str(path))

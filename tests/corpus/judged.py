@@ -51,10 +51,16 @@ def judge_cases() -> tuple[JudgeCase, ...]:
     known = ("name", "source", "answer", "outcome", "codes", "output", "values")
     return tuple(
         JudgeCase(
-            path.stem, case["name"], case["source"], case["answer"], case["outcome"], tuple(case["codes"]),
+            path.stem,
+            case["name"],
+            case["source"],
+            case["answer"],
+            case["outcome"],
+            tuple(case["codes"]),
             case["output"],
-            {key: value for key, value in case.items() if key not in known}, case.get("values", 0),
+            {key: value for key, value in case.items() if key not in known},
+            case.get("values", 0),
         )
         for path in sorted(FOLDER.glob("*.toml"))
         for case in tomllib.loads(path.read_text("utf-8"))["case"]
-    )  # fmt: skip
+    )

@@ -103,7 +103,10 @@ def _messages(job: NcclJob, host: int, local: int, rank: int) -> Iterator[str]:
         )
         yield f"NVLS multicast support is {'' if job.nvls else 'not '}available on dev {local}{suffix}"
     if job.version >= (2, 20):
-        yield f"comm 0x55d0{rank:04x} rank {rank} nRanks {job.size} nNodes {job.hosts} localRanks {job.gpus} localRank {local} MNNVL 0"
+        yield (
+            f"comm 0x55d0{rank:04x} rank {rank} nRanks {job.size} nNodes {job.hosts} localRanks {job.gpus} "
+            f"localRank {local} MNNVL 0"
+        )
     if rank == 0:
         ring = " ".join(f"{one:3d}" for one in range(job.size))
         yield from (f"Channel {channel:02d}/{job.channels:02d} : {ring}" for channel in range(job.channels))
@@ -113,12 +116,16 @@ def _messages(job: NcclJob, host: int, local: int, rank: int) -> Iterator[str]:
     yield "Connected all rings" if job.version < (2, 24) else "Connected all rings, use ring PXN 0 GDR 1"
     yield "threadThresholds 8/8/64 | 64/8/64 | 512 | 512"
     collnet = "" if job.version < (2, 20) else "0 collnet channels, "
-    yield f"{job.channels} coll channels, {collnet}{job.nvls_channels} nvls channels, 32 p2p channels, {2} p2p channels per peer"
+    yield (
+        f"{job.channels} coll channels, {collnet}{job.nvls_channels} nvls channels, 32 p2p channels, "
+        f"{2} p2p channels per peer"
+    )
     if job.ends:
         yield _init(job, local, rank, "COMPLETE")
         if job.version >= (2, 23):
             yield (
-                f"Init timings - ncclCommInitRank: rank {rank} nranks {job.size} total {1 + rank / 100:.2f} (kernels 0.30, alloc 0.10,"
+                f"Init timings - ncclCommInitRank: rank {rank} nranks {job.size} total "
+                f"{1 + rank / 100:.2f} (kernels 0.30, alloc 0.10,"
                 " bootstrap 0.40, allgathers 0.00, topo 0.10, graphs 0.05, connections 0.05, rest 0.00)"
             )
 
@@ -127,7 +134,10 @@ def _plugin(job: NcclJob) -> Iterator[str]:
     if job.network == "AWS Libfabric":
         yield "NET/Plugin: Loaded net plugin AWS Libfabric (v8)"
         yield "NET/OFI Initializing aws-ofi-nccl 1.9.1-aws"
-        yield "NET/OFI Running on p5.48xlarge platform, Setting NCCL_TOPO_FILE environment variable to /opt/amazon/ofi/p5.48xl-topo.xml"
+        yield (
+            "NET/OFI Running on p5.48xlarge platform, Setting NCCL_TOPO_FILE environment variable to "
+            "/opt/amazon/ofi/p5.48xl-topo.xml"
+        )
         yield "NET/OFI Selected Provider is efa (found 32 nics)"
         return
     library = "libnccl-net.so"
@@ -135,7 +145,10 @@ def _plugin(job: NcclJob) -> Iterator[str]:
         yield f"NET/Plugin : Plugin load ({library}) returned 2 : {library}: {PLUGIN_GONE}"
         yield "NET/Plugin : No plugin found, using internal implementation"
     elif job.version < (2, 21):
-        yield f"NET/Plugin : dlerror={library}: {PLUGIN_GONE} No plugin found ({library}), using internal implementation"
+        yield (
+            f"NET/Plugin : dlerror={library}: {PLUGIN_GONE} No plugin found ({library}), "
+            "using internal implementation"
+        )
     elif job.version < (2, 23):
         yield f"NET/Plugin: No plugin found ({library})"
         yield f"NET/Plugin: Plugin load returned 2 : {library}: {PLUGIN_GONE} : when loading {library}"
@@ -179,7 +192,10 @@ def _channels(job: NcclJob, host: int, local: int, rank: int) -> Iterator[str]:
     following = host * job.gpus + (local + 1) % job.gpus
     for channel in range(job.channels):
         if job.gpus > 1 and (job.hosts == 1 or (local + 1) % job.gpus != channel % job.gpus):
-            yield f"Channel {channel:02d}{'/0' if job.inside != 'SHM' else ''} : {rank}[{local}] -> {following}[{(local + 1) % job.gpus}] via {_inside(job)}"
+            yield (
+                f"Channel {channel:02d}{'/0' if job.inside != 'SHM' else ''} : "
+                f"{rank}[{local}] -> {following}[{(local + 1) % job.gpus}] via {_inside(job)}"
+            )
         if job.hosts > 1 and channel % job.gpus == local:
             there = (host + 1) % job.hosts * job.gpus + local
             before = (host - 1) % job.hosts * job.gpus + local
@@ -187,8 +203,14 @@ def _channels(job: NcclJob, host: int, local: int, rank: int) -> Iterator[str]:
             pci = "(PCI)" if job.version == (2, 99) else ""
             send = "/GDRDMA" + pci if job.gpu_direct and job.sends_direct and job.network != "Socket" else ""
             receive = "/GDRDMA" + pci if job.gpu_direct and job.network != "Socket" else ""
-            yield f"Channel {channel:02d}/0 : {before}[{local}] -> {rank}[{local}] [receive] via NET/{job.network}/{card}{receive}"
-            yield f"Channel {channel:02d}/0 : {rank}[{local}] -> {there}[{local}] [send] via NET/{job.network}/{card}{send}"
+            yield (
+                f"Channel {channel:02d}/0 : {before}[{local}] -> {rank}[{local}] [receive] via "
+                f"NET/{job.network}/{card}{receive}"
+            )
+            yield (
+                f"Channel {channel:02d}/0 : {rank}[{local}] -> {there}[{local}] [send] via "
+                f"NET/{job.network}/{card}{send}"
+            )
 
 
 def _inside(job: NcclJob) -> str:

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 # torch's words in a fork of a process that it has marked, and CUDA's where torch does not know of the start.
-MARKED_WORDS = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
+MARKED_WORDS = (
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, "
+    "you must use the 'spawn' start method"
+)
 STARTED_WORDS = "CUDA error: initialization error"
 
 # The bindings of torch._C that mark, and what of torch.cuda reaches them.

@@ -17,10 +17,9 @@ from gpudiag.model.device import Device, DeviceId
 
 PACKAGE = Path(__file__).parents[2] / "gpudiag"
 _JUDGING = ("checks", "lint", "explain")
-_SHOWING = (
-    "render", "cli", "service", "runs", "store", "sampler", "reference/reading_names.py", "probe/sources.py",
-    "probe/torch",
-)  # fmt: skip
+_SHOWING = tuple(
+    "render cli service runs store sampler reference/reading_names.py probe/sources.py probe/torch".split()
+)
 _GATHERED: tuple[ModuleType, ...] = (device, host, host_state, kernel_log)
 
 # Readings of a GPU that no check judges, and why; each is shown all the same.
@@ -31,30 +30,35 @@ NOT_JUDGED: dict[str, str] = {
     "cuda_ordinal": "how CUDA numbers the GPUs is a setting; source.agreement judges the order",
     "temperature_gpu_max_celsius": "the highest temperature for full speed; the slowdown limit is judged",
     "temperature_shutdown_celsius": "a GPU that hot is off; the slowdown limit below it is judged",
-    **dict.fromkeys(("graphics_clock_max_mhz", "power_limit_max_watts", "power_limit_min_watts"),
-        _OF_PRODUCT),
+    **dict.fromkeys(
+        ("graphics_clock_max_mhz", "power_limit_max_watts", "power_limit_min_watts"), _OF_PRODUCT
+    ),
     **dict.fromkeys(
         ("memory_clock_application_mhz", "memory_clock_application_default_mhz"),
         "few GPUs allow another memory clock; the graphics clock that goes with it is judged",
     ),
     **dict.fromkeys(
         (
-            "dram_activity_percent", "fp16_activity_percent", "fp32_activity_percent",
+            "dram_activity_percent",
+            "fp16_activity_percent",
+            "fp32_activity_percent",
             "fp64_activity_percent",
-            "graphics_activity_percent", "sm_occupancy_percent",
+            "graphics_activity_percent",
+            "sm_occupancy_percent",
         ),
         _LOAD,
     ),
     **dict.fromkeys(
-        (
-            "nvlink_received_bytes", "nvlink_received_bytes_per_second", "nvlink_throughput_bytes_per_second",
-            "nvlink_transmitted_bytes", "nvlink_transmitted_bytes_per_second",
-            "pcie_received_bytes_per_second",
-            "pcie_transmitted_bytes_per_second",
+        tuple(
+            """
+    nvlink_received_bytes nvlink_received_bytes_per_second nvlink_throughput_bytes_per_second
+    nvlink_transmitted_bytes nvlink_transmitted_bytes_per_second pcie_received_bytes_per_second
+    pcie_transmitted_bytes_per_second
+    """.split()
         ),
         _TRAFFIC,
     ),
-}  # fmt: skip
+}
 # Fields that are neither judged nor shown by name, and why.
 _OF_ECC = "ecc.corrected judges the sum; a place is named for uncorrected ones alone"
 _OF_LINK = "the GPU's own side is judged by NVML's readings of the same link (pcie.width, pcie.generation)"

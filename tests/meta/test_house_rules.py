@@ -55,7 +55,8 @@ def test_no_file_is_too_long_to_read_in_one_go() -> None:
     kinds = [(path, "tests" if "tests" in path.parts else "product") for path in MODULES]
     lines = {path: path.read_text().count("\n") for path, _ in kinds}
     long = [
-        f"{path.relative_to(ROOT)} has {lines[path]} lines, at most {MAX_LINES[kind]}: move one of its subjects"
+        f"{path.relative_to(ROOT)} has {lines[path]} lines, at most {MAX_LINES[kind]}: "
+        "move one of its subjects"
         for path, kind in kinds
         if lines[path] > MAX_LINES[kind]
     ]

@@ -8,8 +8,9 @@ from pathlib import Path
 from tests.cli.simulated import TIME_LIMIT_SECONDS, simulated_machine
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"torch", "numpy", "fastapi", "pydantic", "sqlalchemy", "GPUtil", "asyncio", "concurrent.futures",
-    "multiprocessing"}  # fmt: skip
+HEAVY = set(
+    "torch numpy fastapi pydantic sqlalchemy GPUtil asyncio concurrent.futures multiprocessing".split()
+)
 PRINT_MODULES = """
 import json, sys
 from gpudiag.cli.main import main

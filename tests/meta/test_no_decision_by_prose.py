@@ -88,9 +88,10 @@ def test_no_text_of_ours_decides() -> None:
 
 def test_the_rule_sees_what_it_forbids() -> None:
     wrong = (
-        "finding.message.startswith('rank 3')", "'lost' in one.missing.detail", "result.reason.startswith(UNREAD)",
-        "re.search('power', finding.remedy)", "missing.detail == 'gone'", "reason.startswith(NVML_REASONS)", "POWER.search(remedy)",
-    )  # fmt: skip
+        *("finding.message.startswith('rank 3')", "'lost' in one.missing.detail"),
+        *("result.reason.startswith(UNREAD)", "re.search('power', finding.remedy)"),
+        *("missing.detail == 'gone'", "reason.startswith(NVML_REASONS)", "POWER.search(remedy)"),
+    )
     right = (
         "one.remedy != other.remedy",
         "missing.reason is MissingReason.ERROR",

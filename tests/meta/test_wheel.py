@@ -15,11 +15,12 @@ ROOT = Path(__file__).parents[2]
 
 # What an sdist holds beside the packages; `tests` and `benchmarks`, which nothing is built from, stay empty
 # here.
-FILES = (
-    "pyproject.toml", "README.md", "LICENSE", "hatch_build.py", "Dockerfile", ".dockerignore", "Makefile",
-    "constraints.txt", "constraints-lowest.txt", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md",
-    "SECURITY.md",
-)  # fmt: skip
+FILES = tuple(
+    """
+    pyproject.toml README.md LICENSE hatch_build.py Dockerfile .dockerignore Makefile constraints.txt
+    constraints-lowest.txt CHANGELOG.md CITATION.cff CONTRIBUTING.md SECURITY.md
+    """.split()
+)
 FOLDERS = ("gpudiag", "api", "deploy", "docs", "tools")
 
 

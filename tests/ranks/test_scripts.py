@@ -12,7 +12,10 @@ from tests.ranks.train_command import torchrun_train, train
 
 pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(120)]
 
-MEET = "import os, subprocess, sys, time\nimport torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+MEET = (
+    "import os, subprocess, sys, time\nimport torch, torch.distributed as dist\n"
+    "dist.init_process_group('gloo')\n"
+)
 BUSY = "import time; end = time.monotonic() + 9\nwhile time.monotonic() < end: sum(range(1000))"
 PREPARE = f"""{MEET}
 def prepare():
@@ -63,12 +66,24 @@ def train():
         dist.all_reduce(inputs)
 train()
 """
-READS = f"{MEET}\ndef load():\n    return open(sys.argv[1]).read()\nif dist.get_rank() == 1:\n    load()\ndist.barrier()\n"
-LOCKED = f"{MEET}\nimport threading\nlock = threading.Lock()\ndef save():\n    with lock:\n        with lock:\n            pass\nif dist.get_rank() == 2:\n    save()\ndist.barrier()\n"
+READS = (
+    f"{MEET}\ndef load():\n    return open(sys.argv[1]).read()\nif dist.get_rank() == 1:\n    load()\n"
+    "dist.barrier()\n"
+)
+LOCKED = (
+    f"{MEET}\nimport threading\nlock = threading.Lock()\ndef save():\n    with lock:\n        with lock:\n"
+    "            pass\nif dist.get_rank() == 2:\n    save()\ndist.barrier()\n"
+)
 KEY = f"{MEET}\nsettings = {{}}\ndef step():\n    return settings['lr']\nstep()\n"
-LIBRARY = f"{MEET}\nimport json\ndef load():\n    return json.loads('{{bad')\nif dist.get_rank() == 1:\n    load()\ndist.barrier()\n"
+LIBRARY = (
+    f"{MEET}\nimport json\ndef load():\n    return json.loads('{{bad')\nif dist.get_rank() == 1:\n"
+    "    load()\ndist.barrier()\n"
+)
 SIZES = f"{MEET}\ndist.all_reduce(torch.ones(2000 if dist.get_rank() == 0 else 1000))\ndist.barrier()\n"
-KILLED = f"{MEET}\ndef work():\n    time.sleep(3)\n    os.kill(os.getpid(), 9)\nif dist.get_rank() == 1:\n    work()\ndist.barrier()\n"
+KILLED = (
+    f"{MEET}\ndef work():\n    time.sleep(3)\n    os.kill(os.getpid(), 9)\nif dist.get_rank() == 1:\n"
+    "    work()\ndist.barrier()\n"
+)
 
 
 def run_script(folder: Path, text: str, *arguments: str, launch: Any = None) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from gpudiag.model.report import Measures
 from gpudiag.units import GIB, MIB
 from tests.scenarios.active_cases import SICK
 from tests.scenarios.collective_cases import collective_cases
-from tests.scenarios.situations import Case, Situation, now
+from tests.scenarios.situations import Situation, case, now
 from tests.unit.checks.active_measures import measure_gpus
 from tests.unit.collectives.measurements import make_measurement, make_result
 
@@ -79,21 +79,24 @@ FULL = Missing(MissingReason.NOT_SUPPORTED, "No space left on device")
 
 ACCEPTANCE_CASES = (
     *collective_cases("collective.operations", "operations"),
-    Case("collective.operations", "collective.slow", all_reduce(150e9), all_reduce(480e9)),
+    case("collective.operations", "collective.slow")(all_reduce(150e9), all_reduce(480e9)),
     *collective_cases("network.card_pairs", "card_pairs"),
-    Case("network.card_pairs", "network.node_slow", pairs(SLOW), pairs(replace(SLOW, **LINK))),
-    Case("network.card_pairs", "network.rail_slow", pairs(replace(SLOW, rail=0)), pairs(SLOW)),
-    Case("network.card_pairs", "network.link_slow", pairs(replace(SLOW, **LINK)), pairs(SLOW)),
-    Case("network.card_pairs", "network.node_lossy", pairs(LOSSY), pairs(replace(LOSSY, **LINK))),
-    Case("network.card_pairs", "network.link_lossy", pairs(replace(LOSSY, **LINK)), pairs(LOSSY)),
-    Case("network.card_pairs", "network.exchange_hangs", pairs(HUNG), pairs()),
-    Case("network.card_pairs", "network.not_localised", localised(GONE), pairs()),
-    Case("host.disk_data", "host.disk_data_differs", disk(wrong_bytes=4096), disk()),
-    Case(
-        "host.disk_data", "host.disk_io_error",
-        disk(write_bytes_per_second=GONE, read_bytes_per_second=GONE, failure="Input/output error",
-            is_fault=True),
+    case("network.card_pairs", "network.node_slow")(pairs(SLOW), pairs(replace(SLOW, **LINK))),
+    case("network.card_pairs", "network.rail_slow")(pairs(replace(SLOW, rail=0)), pairs(SLOW)),
+    case("network.card_pairs", "network.link_slow")(pairs(replace(SLOW, **LINK)), pairs(SLOW)),
+    case("network.card_pairs", "network.node_lossy")(pairs(LOSSY), pairs(replace(LOSSY, **LINK))),
+    case("network.card_pairs", "network.link_lossy")(pairs(replace(LOSSY, **LINK)), pairs(LOSSY)),
+    case("network.card_pairs", "network.exchange_hangs")(pairs(HUNG), pairs()),
+    case("network.card_pairs", "network.not_localised")(localised(GONE), pairs()),
+    case("host.disk_data", "host.disk_data_differs")(disk(wrong_bytes=4096), disk()),
+    case("host.disk_data", "host.disk_io_error")(
+        disk(
+            write_bytes_per_second=GONE,
+            read_bytes_per_second=GONE,
+            failure="Input/output error",
+            is_fault=True,
+        ),
         disk(write_bytes_per_second=FULL, read_bytes_per_second=FULL, failure="No space left on device"),
     ),
-    Case("compute.heat", "compute.heats_up", heat(0.6), heat(0.1)),
-)  # fmt: skip
+    case("compute.heat", "compute.heats_up")(heat(0.6), heat(0.1)),
+)

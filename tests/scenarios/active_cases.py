@@ -16,7 +16,7 @@ from gpudiag.model.history import Baseline, History
 from gpudiag.model.measure import Incident
 from gpudiag.model.report import Measures
 from tests.scenarios.rank_cases import rank_cases
-from tests.scenarios.situations import Case, Remember, Situation, now
+from tests.scenarios.situations import Remember, Situation, case, now
 from tests.unit.checks.active_measures import (
     LINK_SPEED,
     MATMUL_SPEED,
@@ -122,52 +122,49 @@ ON_LINK = (HOST_TO_DEVICE, DEVICE_TO_HOST)
 
 ACTIVE_CASES = (
     *rank_cases("active.ranks", with_incidents),
-    Case(
-        "bandwidth.data", "bandwidth.corrupted",
-        gpus(one("bandwidth", wrong_bytes=1)), gpus(one("bandwidth", bytes_per_second=1.0)),
+    case("bandwidth.data", "bandwidth.corrupted")(
+        gpus(one("bandwidth", wrong_bytes=1)), gpus(one("bandwidth", bytes_per_second=1.0))
     ),
-    Case(
-        "compute.determinism", "compute.not_repeatable",
-        gpus(one("determinism", deviating=1)), gpus(one("determinism", digest=OTHER_DIGEST)),
+    case("compute.determinism", "compute.not_repeatable")(
+        gpus(one("determinism", deviating=1)), gpus(one("determinism", digest=OTHER_DIGEST))
     ),
-    Case(
-        "compute.determinism", "compute.minority",
+    case("compute.determinism", "compute.minority")(
         gpus(one("determinism", digest=OTHER_DIGEST)),
         gpus(one("determinism", digest=OTHER_DIGEST, device_name="A100")),
     ),
-    Case(
-        "compute.determinism", "compute.no_majority",
-        cpu(4, lambda measured: replace(measured, determinism=tuple(
-            replace(result, digest=OTHER_DIGEST if result.rank % 2 else result.digest)
-            for result in measured.determinism
-        ))),
-        cpu(4, one("determinism", digest=OTHER_DIGEST)), base="none",
+    case("compute.determinism", "compute.no_majority", base="none")(
+        cpu(
+            4,
+            lambda measured: replace(
+                measured,
+                determinism=tuple(
+                    replace(result, digest=OTHER_DIGEST if result.rank % 2 else result.digest)
+                    for result in measured.determinism
+                ),
+            ),
+        ),
+        cpu(4, one("determinism", digest=OTHER_DIGEST)),
     ),
-    Case(
-        "memory.patterns", "memory.pattern_mismatch",
-        gpus(one("patterns", wrong_words=1)), gpus(one("patterns", wanted_bytes=2**35, tested_bytes=2**35)),
+    case("memory.patterns", "memory.pattern_mismatch")(
+        gpus(one("patterns", wrong_words=1)), gpus(one("patterns", wanted_bytes=2**35, tested_bytes=2**35))
     ),
     # 90 % of what the others reach.
-    Case(
-        "bandwidth.memory", "bandwidth.memory_slow",
-        gpus(copies(0.89 * MEMORY_SPEED, MEMORY_COPY)), gpus(copies(0.91 * MEMORY_SPEED, MEMORY_COPY)),
+    case("bandwidth.memory", "bandwidth.memory_slow")(
+        gpus(copies(0.89 * MEMORY_SPEED, MEMORY_COPY)), gpus(copies(0.91 * MEMORY_SPEED, MEMORY_COPY))
     ),
-    Case(
-        "bandwidth.host_device", "bandwidth.host_slow",
-        gpus(copies(0.89 * LINK_SPEED, *ON_LINK)), gpus(copies(0.93 * LINK_SPEED, *ON_LINK)),
+    case("bandwidth.host_device", "bandwidth.host_slow")(
+        gpus(copies(0.89 * LINK_SPEED, *ON_LINK)), gpus(copies(0.93 * LINK_SPEED, *ON_LINK))
     ),
-    Case(
-        "bandwidth.peer", "bandwidth.peer_slow", gpus(pair(0.89 * PEER_SPEED)), gpus(pair(0.91 * PEER_SPEED)),
+    case("bandwidth.peer", "bandwidth.peer_slow")(
+        gpus(pair(0.89 * PEER_SPEED)), gpus(pair(0.91 * PEER_SPEED))
     ),
-    Case(
-        "compute.matmul", "compute.slow", gpus(products(0.89 * MATMUL_SPEED)),
-        gpus(products(0.91 * MATMUL_SPEED)),
+    case("compute.matmul", "compute.slow")(
+        gpus(products(0.89 * MATMUL_SPEED)), gpus(products(0.91 * MATMUL_SPEED))
     ),
-    Case("compute.sustained", "compute.slows_down", gpus(load(0.07)), gpus(load(0.04))),
+    case("compute.sustained", "compute.slows_down")(gpus(load(0.07)), gpus(load(0.04))),
     # Slower than it was, and as fast as the others.
-    Case(
-        "performance.drift", "performance.drift",
+    case("performance.drift", "performance.drift")(
         gpus(copies(0.94 * MEMORY_SPEED, MEMORY_COPY), good_runs(MEMORY_SPEED, MEMORY_COPY)),
         gpus(copies(0.96 * MEMORY_SPEED, MEMORY_COPY), good_runs(MEMORY_SPEED, MEMORY_COPY)),
     ),
-)  # fmt: skip
+)

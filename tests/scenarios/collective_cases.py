@@ -8,7 +8,7 @@ from gpudiag.model.measure import CollectiveResult, Incident, IncidentKind
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import Measures
 from tests.scenarios.rank_cases import DIED, rank_cases
-from tests.scenarios.situations import Case, Situation, now
+from tests.scenarios.situations import Case, Situation, case, now
 from tests.unit.collectives.measurements import make_corruption, make_incident, make_measurement, make_result
 
 BARRIER = make_result(0, op="barrier", verified=Missing(MissingReason.NOT_SUPPORTED))
@@ -34,30 +34,18 @@ def collective_cases(check: str, measures: str) -> tuple[Case, ...]:
 
     return (
         *rank_cases(check, with_incidents),
-        Case(check, "collective.corrupted", measured(incidents=(make_corruption(),)), measured(BARRIER)),
-        Case(
-            check,
-            "collective.wrong_reduction",
-            measured(incidents=(make_corruption(diagnosis="summed"),)),
-            measured(BARRIER),
+        case(check, "collective.corrupted")(measured(incidents=(make_corruption(),)), measured(BARRIER)),
+        case(check, "collective.wrong_reduction")(
+            measured(incidents=(make_corruption(diagnosis="summed"),)), measured(BARRIER)
         ),
-        Case(
-            check,
-            "collective.barrier_passed",
-            measured(OPEN_BARRIER, incidents=(LEFT_EARLY,)),
-            measured(BARRIER),
+        case(check, "collective.barrier_passed")(
+            measured(OPEN_BARRIER, incidents=(LEFT_EARLY,)), measured(BARRIER)
         ),
-        Case(
-            check,
-            "collective.incomplete",
-            measured(sizes_planned=3),
-            measured(sizes_planned=3, incidents=(DIED,)),
+        case(check, "collective.incomplete")(
+            measured(sizes_planned=3), measured(sizes_planned=3, incidents=(DIED,))
         ),
-        Case(
-            check,
-            "collective.timed_out",
-            measured(results=(), sizes_planned=3, timed_out=True),
-            measured(timed_out=True),
+        case(check, "collective.timed_out")(
+            measured(results=(), sizes_planned=3, timed_out=True), measured(timed_out=True)
         ),
     )
 

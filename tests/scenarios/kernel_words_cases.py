@@ -4,7 +4,7 @@ Each near miss is a day older or harmless.
 """
 
 from tests.scenarios.kernel_log_cases import line
-from tests.scenarios.situations import Case, now, part, without_gpu
+from tests.scenarios.situations import case, now, part, without_gpu
 
 # A line of each fault, as public reports have it (tests/corpus/explain/kernel.txt names them).
 LINES = {
@@ -22,17 +22,22 @@ LINES = {
 }
 
 KERNEL_WORDS_CASES = tuple(
-    Case("host.kernel_words", code, now(line(text, 0.9)), now(line(text, 1.1)))
+    case("host.kernel_words", code)(now(line(text, 0.9)), now(line(text, 1.1)))
     for code, text in LINES.items()
 )
 
 BOARD_CASES = (
     # NVIDIA/gpu-operator issue 2511: 7 of the 8 GPUs of an HGX B200 are attached.
-    Case("gpu.board", "gpu.board_incomplete", now(without_gpu(5)), now(without_gpu(5), recorded=()),
-        base="b200x8"),
-    Case(
-        "fabric.state", "fabric.no_domain",
-        now(*(part(index, "fabric", cluster_uuid="00000000-0000-0000-0000-000000000000") for index in range(4))),
-        now(), base="gb200x4",
+    case("gpu.board", "gpu.board_incomplete", base="b200x8")(
+        now(without_gpu(5)), now(without_gpu(5), recorded=())
     ),
-)  # fmt: skip
+    case("fabric.state", "fabric.no_domain", base="gb200x4")(
+        now(
+            *(
+                part(index, "fabric", cluster_uuid="00000000-0000-0000-0000-000000000000")
+                for index in range(4)
+            )
+        ),
+        now(),
+    ),
+)

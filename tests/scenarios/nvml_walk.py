@@ -57,11 +57,13 @@ _LOOK_UP = "nvmlDeviceGetHandleBy"
 _ABOUT_NO_GPU = re.compile(r"nvml(Init|Shutdown|System|DeviceGetCount)")
 # An invalid argument tells that a driver does not know this link, place, policy or field, where gpudiag asks
 # for many.
-_ENUMERATED = (
-    "nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkErrorCounter",
-    "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetViolationStatus", "nvmlDeviceGetFieldValues",
-    "nvmlDeviceGetMigDeviceHandleByIndex",
-)  # fmt: skip
+_ENUMERATED = tuple(
+    """
+    nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkRemotePciInfo_v2 nvmlDeviceGetNvLinkErrorCounter
+    nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetViolationStatus nvmlDeviceGetFieldValues
+    nvmlDeviceGetMigDeviceHandleByIndex
+    """.split()
+)
 # Readings without which a check has looked all the same: by another of its readings, or they only refine.
 _LOOKED_OTHERWISE = {
     name: frozenset(fields.split())
@@ -187,10 +189,15 @@ class Walk:
         """What the checks make of what that child has sent."""
         answers = self.answers
         joined = Answers(
-            nvml_answer_of(child), answers.machine, answers.host_status, answers.gputil_status, (),
+            nvml_answer_of(child),
+            answers.machine,
+            answers.host_status,
+            answers.gputil_status,
+            (),
             answers.torch,
-            NOT_ASKED, (),
-        )  # fmt: skip
+            NOT_ASKED,
+            (),
+        )
         snapshot = join_answers(joined, {}, self.name, datetime.now(UTC))
         results = run_checks(Context(snapshot), CHECKS)
         return Seen(snapshot, results, judge_results(results))

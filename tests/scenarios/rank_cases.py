@@ -45,7 +45,8 @@ TIMED_OUT = happened(
 NO_GPU_MEMORY = happened(
     IncidentKind.RAISED,
     "message",
-    "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 1 has a total capacity of 79.18 GiB of which 12.00 MiB is free.",
+    "CUDA out of memory. Tried to allocate 256.00 MiB. "
+    "GPU 1 has a total capacity of 79.18 GiB of which 12.00 MiB is free.",
     stage="warmup",
 )
 NO_THREAD = happened(IncidentKind.RAISED, "message", "can't start new thread", stage="import")

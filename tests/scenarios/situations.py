@@ -99,6 +99,11 @@ class Case:
     base: str = "h100x8"
 
 
+def case(check: str, code: str, base: str = "h100x8") -> Callable[[Situation, Situation], Case]:
+    """What makes a case of one code from the situation that reports it and its near miss."""
+    return lambda fires, near: Case(check, code, fires, near, base)
+
+
 def now(*changes: Change, **rest: Any) -> Situation:
     """A situation of changes to the machine as it is now."""
     return Situation(changes, **rest)

@@ -115,10 +115,12 @@ def test_no_check_stumbles_over_readings_that_are_missing_here_and_there(base: s
 
 # What these judge is how the sources answered, and whether each GPU has a row and answers: that is still
 # there.
-LOOKED_AT_ROWS = {
-    "source.nvml", "source.nvml_calls", "source.agreement", "gpu.lost", "gpu.hung", "gpu.count",
-    "environment.cuda_visible_devices",
-}  # fmt: skip
+LOOKED_AT_ROWS = set(
+    """
+    source.nvml source.nvml_calls source.agreement gpu.lost gpu.hung gpu.count
+    environment.cuda_visible_devices
+    """.split()
+)
 
 
 @walk(BUILTIN, lambda check: check.name)

@@ -45,11 +45,12 @@ FOUND = {
     "h100x8+visible:0,9": {"environment.visible_devices_invalid"},
 }
 # Not a fault at this moment, or not one that a single look can tell: nothing may be said.
-SPARED = (
-    "h100x8+busy:2", "h100x8+pcie-gen:2", "h100x8+idle-holder:5", "h100x8+ecc-corrected:4",
-    "h100x8+nvlink-errors:2", "h100x8+slow:1:0.01", "h100x8+init-slow:0.3", "h100x8+cold:0.1",
-    "h100x8+visible:0,1", "h100x8+order",
-)  # fmt: skip
+SPARED = tuple(
+    """
+    h100x8+busy:2 h100x8+pcie-gen:2 h100x8+idle-holder:5 h100x8+ecc-corrected:4 h100x8+nvlink-errors:2
+    h100x8+slow:1:0.01 h100x8+init-slow:0.3 h100x8+cold:0.1 h100x8+visible:0,1 h100x8+order
+    """.split()
+)
 # What two looks tell, the first of them at the healthy machine.
 MOVED = {
     "h100x8+ecc-corrected:4": {"ecc.corrected_rate"},

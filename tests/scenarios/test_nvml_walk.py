@@ -30,8 +30,11 @@ def test_a_function_that_fails_never_passes_and_is_told_of_the_right_gpu(machine
         pytest.skip(f"simulated machines need a C compiler: {error.message}")
     done = subprocess.run(
         [sys.executable, "-m", "tools.walk_nvml", f"--slice={machine}"],
-        capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_SECONDS,
+        check=False,
+    )
     assert done.stdout, done.stderr
     row = json.loads(done.stdout)
     assert row["wrong"] == []

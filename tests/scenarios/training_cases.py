@@ -8,7 +8,7 @@ from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.report import Measures
 from gpudiag.model.training import RankEpochEnd, StrategyMeasurement, TensorFact
 from tests.scenarios.rank_cases import DIED, DIED_AT_THE_END, happened, rank_cases
-from tests.scenarios.situations import Case, Situation, now
+from tests.scenarios.situations import Case, Situation, case, now
 from tests.unit.training.measurements import (
     BATCH,
     RANKS,
@@ -142,15 +142,24 @@ ALONE = {"gradient_error": 0.6, "own_gradient_error": 1e-8}
 
 _CASES = (
     ("train.not_parallel", starts(workers=1), starts(framework="torch 2.4.0")),
-    ("train.sharding", run(starts=tuple(make_start(rank, parameters_here=40) for rank in range(RANKS))),
-        SOUND),
+    (
+        "train.sharding",
+        run(starts=tuple(make_start(rank, parameters_here=40) for rank in range(RANKS))),
+        SOUND,
+    ),
     ("train.initial_parameters", starts(parameters=tensors("other", 1.0)), starts(buffers=OTHER_BUFFER)),
-    ("train.buffers_differ", starts(buffers=OTHER_BUFFER), starts(parameters=tensors("other", 1.0),
-        buffers=OTHER_BUFFER)),
+    (
+        "train.buffers_differ",
+        starts(buffers=OTHER_BUFFER),
+        starts(parameters=tensors("other", 1.0), buffers=OTHER_BUFFER),
+    ),
     ("train.not_averaged", apart(**ALONE), apart(gradient_error=0.6)),
     ("train.tensor_not_averaged", one_tensor(0.1), one_tensor(0.0)),
-    ("train.gradients_summed", both(gradient_error=1.0, gradient_scale=2.0, gradients=tensors("s", 0.4)),
-        both(gradient_error=0.5, gradient_scale=1.5, gradients=tensors("s", 0.2))),
+    (
+        "train.gradients_summed",
+        both(gradient_error=1.0, gradient_scale=2.0, gradients=tensors("s", 0.4)),
+        both(gradient_error=0.5, gradient_scale=1.5, gradients=tensors("s", 0.2)),
+    ),
     ("train.gradients_scaled", parts(shares=(0.25, 0.25)), parts(shares=(1.0, 1.0))),
     ("train.gradients_late", parts(step_before=1e-8), parts(rest=0.4)),
     ("train.gradients_accumulated", parts(accumulated=1e-8), parts(rest=0.4)),
@@ -160,32 +169,49 @@ _CASES = (
     ("train.other_samples", one(changed=("targets",)), SOUND),
     ("train.rank_corrupt", one(gradient_error=0.6, gradients=tensors("w", 0.3)), both(gradient_error=0.6)),
     ("train.gradient", both(gradient_error=0.6, gradients=tensors("w", 0.3)), both(gradient_error=9e-6)),
-    ("train.parameters", both(parameters=tensors("c", 0.02), parameter_error=0.02),
-        both(parameters=tensors("c", 9e-6), parameter_error=9e-6)),
-    ("train.ranks_differ", one(parameters=tensors("x", 0.2), parameter_error=0.2, step_parts=MANY_OFF),
-        both(parameters=tensors("x", 0.2), parameter_error=0.2)),
+    (
+        "train.parameters",
+        both(parameters=tensors("c", 0.02), parameter_error=0.02),
+        both(parameters=tensors("c", 9e-6), parameter_error=9e-6),
+    ),
+    (
+        "train.ranks_differ",
+        one(parameters=tensors("x", 0.2), parameter_error=0.2, step_parts=MANY_OFF),
+        both(parameters=tensors("x", 0.2), parameter_error=0.2),
+    ),
     ("train.loss", one(loss=2.7), both(loss=2.0)),
     ("train.loss_not_falling", proofs(loss_after=2.0), proofs(loss_after=1.999)),
     ("train.parameters_unmoved", proofs(moved=False, loss_after=2.0), proofs(loss_after=2.0)),
-    ("train.same_samples", with_steps({(1,
-        step): {"samples": make_step(0, step).samples} for step in range(STEPS)}),
-        second_epoch_as_the_first(0, 1)),
-    ("train.samples_left_out", with_steps({(0, 0): {"samples": (0, 0, *range(2, BATCH))}}),
-        with_steps({(0, 0): {"samples": tuple(reversed(range(BATCH)))}})),
+    (
+        "train.same_samples",
+        with_steps({(1, step): {"samples": make_step(0, step).samples} for step in range(STEPS)}),
+        second_epoch_as_the_first(0, 1),
+    ),
+    (
+        "train.samples_left_out",
+        with_steps({(0, 0): {"samples": (0, 0, *range(2, BATCH))}}),
+        with_steps({(0, 0): {"samples": tuple(reversed(range(BATCH)))}}),
+    ),
     ("train.order_repeats", second_epoch_as_the_first(0, 1), second_epoch_as_the_first(0)),
     ("train.uneven_steps", ends(1), ends(2)),
-    ("train.not_finite", one(loss=None, gradient_error=None),
-        both(gradient_error=None, skipped=True, gradients=())),
+    (
+        "train.not_finite",
+        one(loss=None, gradient_error=None),
+        both(gradient_error=None, skipped=True, gradients=()),
+    ),
     ("train.unused_parameters", one(unused=("9.weight",)), SOUND),
-    ("train.checkpoint", proofs(checkpoint_identical=False),
-        proofs(checkpoint_error=1e-7, tolerance_order=4e-4)),
+    (
+        "train.checkpoint",
+        proofs(checkpoint_identical=False),
+        proofs(checkpoint_error=1e-7, tolerance_order=4e-4),
+    ),
     ("train.not_deterministic", proofs(repeat_identical=False), proofs(checkpoint_identical=False)),
     ("train.out_of_memory", ended(NO_MEMORY), ended(WRONG_VALUE)),
     ("train.straggler", late(0.05), late(0.012)),
     ("train.teardown", ended(DIED_AT_THE_END, complete=True), ended(DIED_AT_THE_END)),
     ("train.incomplete", run(**CUT), run(**CUT, incidents=(DIED,))),
     ("train.timed_out", run(**CUT, timed_out=True), run(timed_out=True)),
-)  # fmt: skip
+)
 
 
 def sharded(measurement: StrategyMeasurement) -> StrategyMeasurement:
@@ -224,7 +250,7 @@ _RENAMED = ("rank.late", "rank.teardown")
 
 def _training_cases() -> Iterator[Case]:
     for check, under in (("train.ddp", under_ddp), ("train.strategies", under_fsdp2)):
-        yield from (Case(check, code, under(fires), under(near)) for code, fires, near in _CASES)
+        yield from (case(check, code)(under(fires), under(near)) for code, fires, near in _CASES)
         yield from rank_cases(
             check,
             lambda incidents, complete, under=under: under(with_incidents(incidents, complete)),

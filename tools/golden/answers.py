@@ -44,14 +44,16 @@ Answers = Iterator[tuple[str, str]]
 
 _ROOT = Path(__file__).parents[2]
 # One GPU with each fault, the machine with each, and pairs of which one hides the other.
-FAULTS = (
-    "busy:3", "idle-holder:3", "zombie:3", "hot:3", "throttle:3", "power-cap:3", "ecc:3", "ecc-corrected:3",
-    "row-remap-pending:3", "row-remap-failed:3", "ecc-off:3", "mig-pending:3", "compute-prohibited:3",
-    "recovery:3:gpu_reset", "recovery:3:node_reboot", "pcie-width:3", "pcie-gen:3", "nvlink-down:3",
-    "nvlink-errors:3", "xid:3:79", "xid:3:48", "xid:3:13", "xid:3:94", "hang:3", "lost:3", "gone:3",
-    "old-driver", "no-driver", "nouveau", "no-library", "version-mismatch", "no-permission", "zero-gpus",
-    "cuda-broken", "cpu-torch", "no-torch", "visible:0,1", "order", "lost:3+ecc:5", "gone:3+no-driver",
-)  # fmt: skip
+FAULTS = tuple(
+    """
+    busy:3 idle-holder:3 zombie:3 hot:3 throttle:3 power-cap:3 ecc:3 ecc-corrected:3 row-remap-pending:3
+    row-remap-failed:3 ecc-off:3 mig-pending:3 compute-prohibited:3 recovery:3:gpu_reset
+    recovery:3:node_reboot pcie-width:3 pcie-gen:3 nvlink-down:3 nvlink-errors:3 xid:3:79 xid:3:48
+    xid:3:13 xid:3:94 hang:3 lost:3 gone:3 old-driver no-driver nouveau no-library version-mismatch
+    no-permission zero-gpus cuda-broken cpu-torch no-torch visible:0,1 order lost:3+ecc:5
+    gone:3+no-driver
+    """.split()
+)
 SPECS = (*sorted(base_machines()), *(f"h100x8+{fault}" for fault in FAULTS), "v100x8+retired-pages:3")
 # Time enough on a busy machine, where an answer that comes too late would differ; a GPU that hangs takes all
 # of it.

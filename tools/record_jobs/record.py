@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("train.py")
@@ -32,9 +32,9 @@ class Case:
     bad: int = 1
     nodes: int = 2
     ranks_per_node: int = 2
-    options: tuple[str, ...] = ()
+    options: str = ""
     log_dir: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: str = ""  # NAME=VALUE, by spaces
     started: int | None = None  # nodes that are started, where it is not all
     launcher: str = "torchrun"
 
@@ -42,26 +42,31 @@ class Case:
 CASES = (
     Case("exception", "exception", 3),
     Case("exception_one_node", "exception", 2, nodes=1, ranks_per_node=4),
-    Case("exception_recorded", "exception", 2, log_dir=True, environment={"RECORD": "1"},
-         options=("--redirects", "3")),
-    Case("exception_tee", "exception", 1, nodes=1, ranks_per_node=4, log_dir=True, options=("--tee", "3")),
-    Case("exception_restarted", "exception", 3, log_dir=True,
-         options=("--max-restarts", "1", "--redirects", "3")),
+    Case("exception_recorded", "exception", 2, log_dir=True, environment="RECORD=1", options="--redirects 3"),
+    Case("exception_tee", "exception", 1, nodes=1, ranks_per_node=4, log_dir=True, options="--tee 3"),
+    Case("exception_restarted", "exception", 3, log_dir=True, options="--max-restarts 1 --redirects 3"),
     Case("before_init", "before_init", 2),
-    Case("all_raise", "all_raise", environment={"RECORD": "1"}),
+    Case("all_raise", "all_raise", environment="RECORD=1"),
     Case("out_of_memory", "out_of_memory", 3),
     Case("kill", "kill", 2),
     Case("kill_one_node", "kill", 1, nodes=1, ranks_per_node=3),
     Case("segfault", "segfault", 1),
-    Case("hang", "hang", 2, environment={"EVERYONE": "1"}),
-    Case("hang_tee", "hang", 1, nodes=1, ranks_per_node=4, log_dir=True, options=("--tee", "3"),
-         environment={"EVERYONE": "1"}),
-    Case("swallowed", "swallowed", 3, log_dir=True, options=("--redirects", "3"),
-         environment={"EVERYONE": "1"}),
+    Case("hang", "hang", 2, environment="EVERYONE=1"),
+    Case(
+        "hang_tee",
+        "hang",
+        1,
+        nodes=1,
+        ranks_per_node=4,
+        log_dir=True,
+        options="--tee 3",
+        environment="EVERYONE=1",
+    ),
+    Case("swallowed", "swallowed", 3, log_dir=True, options="--redirects 3", environment="EVERYONE=1"),
     Case("other_collective", "other_collective", 1),
     Case("other_size", "other_size", 3),
-    Case("other_size_detail", "other_size", 2, environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
-    Case("other_collective_detail", "other_collective", 1, environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
+    Case("other_size_detail", "other_size", 2, environment="TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+    Case("other_collective_detail", "other_collective", 1, environment="TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     Case("monitored", "monitored", 1, nodes=1, ranks_per_node=3),
     Case("leave", "leave", 3),
     Case("agent_killed", "agent_killed", 0),
@@ -69,15 +74,13 @@ CASES = (
     Case("agent_stopped", "agent_stopped", 2),
     Case("agent_interrupted", "agent_interrupted", 1, nodes=1, ranks_per_node=3),
     Case("worker_killed", "worker_killed", 2),
-    Case("bad_row", "bad_row", 3, log_dir=True, environment={"RECORD": "1"}, options=("--redirects", "3")),
+    Case("bad_row", "bad_row", 3, log_dir=True, environment="RECORD=1", options="--redirects 3"),
     Case("disk_full", "disk_full", 0),
-    Case("node_missing", "healthy", nodes=2, started=1,
-         options=("--rdzv-conf", "join_timeout=15,timeout=15")),
+    Case("node_missing", "healthy", nodes=2, started=1, options="--rdzv-conf join_timeout=15,timeout=15"),
     Case("rank_missing", "healthy", nodes=1, ranks_per_node=3, started=2, launcher="env"),
     Case("healthy", "healthy"),
-    Case("healthy_warnings", "warnings", log_dir=True, options=("--tee", "3"),
-         environment={"EVERYONE": "1", "STEPS": "12"}),
-)  # fmt: skip
+    Case("healthy_warnings", "warnings", log_dir=True, options="--tee 3", environment="EVERYONE=1 STEPS=12"),
+)
 
 
 def free_port() -> int:
@@ -95,7 +98,7 @@ def commands(case: Case, folder: Path, port: int) -> list[tuple[list[str], dict[
         "BAD": str(case.bad),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        **case.environment,
+        **dict(one.split("=", 1) for one in case.environment.split()),
     }
     if case.launcher == "env":
         each = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(case.ranks_per_node)}
@@ -123,7 +126,7 @@ def commands(case: Case, folder: Path, port: int) -> list[tuple[list[str], dict[
             "job42",
             "--local-addr",
             "127.0.0.1",
-            *case.options,
+            *case.options.split(),
         ]
         command += ["--log-dir", str(folder / f"node{node}_logs")] if case.log_dir else []
         made.append(([*command, str(SCRIPT)], shared))

@@ -12,15 +12,15 @@ from gpudiag.model.finding import Outcome
 FRAMEWORKS = ("deepspeed", "accelerate", "horovod", "tensorflow")
 
 _JUDGES: tuple[Callable[[Sight], DoctorPart], ...] = (
-    machine.judge_nvml, machine.judge_device_files, machine.judge_nvidia_smi, machine.judge_kernel_log,
-    software.judge_torch, software.judge_nccl,
-    machine.judge_shared_memory, machine.judge_cgroup, machine.judge_ports,
-    software.judge_launchers, machine.judge_slurm, machine.judge_kubelet,
-    software.judge_python_stacks, software.judge_c_stacks, machine.judge_tracing,
-    machine.judge_state_folder, machine.judge_history, software.judge_postgres,
-    software.judge_service, software.judge_page, software.judge_compiler,
+    *(machine.judge_nvml, machine.judge_device_files, machine.judge_nvidia_smi, machine.judge_kernel_log),
+    *(software.judge_torch, software.judge_nccl),
+    *(machine.judge_shared_memory, machine.judge_cgroup, machine.judge_ports),
+    *(software.judge_launchers, machine.judge_slurm, machine.judge_kubelet),
+    *(software.judge_python_stacks, software.judge_c_stacks, machine.judge_tracing),
+    *(machine.judge_state_folder, machine.judge_history, software.judge_postgres),
+    *(software.judge_service, software.judge_page, software.judge_compiler),
     *(partial(software.judge_framework, name=name) for name in FRAMEWORKS),
-)  # fmt: skip
+)
 
 # Of each command the parts without which it gives nothing, and those without which it gives less.
 NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

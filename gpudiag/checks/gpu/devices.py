@@ -325,12 +325,13 @@ _UNKNOWN_ACTION = (
 )
 # The faults for which the driver asks for a recovery, worst first: where one is found, it is the fault, and
 # what the driver asks for is its remedy.
-ASKED_FOR_BY = (
-    "memory.unrepairable", "memory.row_remap_failed", "ecc.sram_threshold_exceeded", "ecc.sram_uncorrected",
-    "ecc.uncorrected_rising", "ecc.uncorrected_volatile", "nvlink.link_down", "nvlink.recovery_failed",
-    "xid.repeated", "xid.hardware", "memory.row_remap_pending", "memory.page_retirement_pending",
-    "memory.repair_pending",
-)  # fmt: skip
+ASKED_FOR_BY = tuple(
+    """
+    memory.unrepairable memory.row_remap_failed ecc.sram_threshold_exceeded ecc.sram_uncorrected
+    ecc.uncorrected_rising ecc.uncorrected_volatile nvlink.link_down nvlink.recovery_failed xid.repeated
+    xid.hardware memory.row_remap_pending memory.page_retirement_pending memory.repair_pending
+    """.split()
+)
 
 
 _NONE_LISTED = "NVML lists no GPU"

@@ -28,11 +28,12 @@ _SAME_MOMENT = timedelta(seconds=0.5)
 _LAST_MOVES = timedelta(seconds=30)
 _UNWATCHED_SECONDS = 60.0  # a command that ends sooner may well have no ranks
 # What starts ranks on other machines, or lets another service start them: they are not below the command.
-_STARTS_ELSEWHERE = frozenset((
-    "srun", "sbatch", "salloc", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "jsrun", "flux",
-    "pdsh", "ssh", "kubectl", "docker", "podman", "ray", "apptainer", "singularity", "enroot", "nerdctl",
-    "bsub", "qsub", "aprun",
-))  # fmt: skip
+_STARTS_ELSEWHERE = frozenset(
+    """
+    srun sbatch salloc mpirun mpiexec mpiexec.hydra prterun orterun jsrun flux pdsh ssh kubectl docker
+    podman ray apptainer singularity enroot nerdctl bsub qsub aprun
+    """.split()
+)
 _EXCEPTION = re.compile(r"\w(Error|Exception|Interrupt|Failure)\b")
 _NAN_REMEDY = (
     "Look for the step in which this rank's loss or gradients turn NaN: its data first,"

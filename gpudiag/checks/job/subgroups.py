@@ -14,10 +14,11 @@ from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 
 # Calls by which all ranks of the job meet, whatever group they make.
-JOINS = frozenset((
-    *("init_process_group", "_store_based_barrier", "rendezvous", "new_group", "_new_process_group_helper"),
-    "init_rpc",
-))  # fmt: skip
+JOINS = frozenset(
+    """
+    init_process_group _store_based_barrier rendezvous new_group _new_process_group_helper init_rpc
+    """.split()
+)
 _DEFAULT_GROUP = "0"
 
 

@@ -124,15 +124,15 @@ _DEBUG_SWITCHES = (
 )
 # torch/c10 AllocatorConfig.h and CUDAAllocatorConfig.h, and the strings of libc10 (2.13).
 _ALLOCATOR_OPTIONS = frozenset(
-    (
-        "backend", "expandable_segments", "garbage_collection_threshold", "graph_capture_record_stream_reuse",
-        "max_non_split_rounding_mb", "max_split_size_mb", "per_process_memory_fraction",
-        "pinned_free_catch_all", "pinned_max_cached_size_mb", "pinned_max_round_threshold_mb",
-        "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
-        "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "release_lock_on_cudamalloc",
-        "release_lock_on_hipmalloc", "roundup_power2_divisions", "throw_on_cudamalloc_oom",
-    )
-)  # fmt: skip
+    """
+    backend expandable_segments garbage_collection_threshold graph_capture_record_stream_reuse
+    max_non_split_rounding_mb max_split_size_mb per_process_memory_fraction pinned_free_catch_all
+    pinned_max_cached_size_mb pinned_max_round_threshold_mb pinned_num_register_threads
+    pinned_reserve_segment_size_mb pinned_use_background_threads pinned_use_cuda_host_register
+    pinned_use_hip_host_register release_lock_on_cudamalloc release_lock_on_hipmalloc
+    roundup_power2_divisions throw_on_cudamalloc_oom
+    """.split()
+)
 
 
 @check(

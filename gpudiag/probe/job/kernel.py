@@ -19,29 +19,30 @@ _MOST_THREADS = 400  # of one process; the main thread is among them
 
 # The numbers of calls that wait, from linux/arch/x86/entry/syscalls/syscall_64.tbl and
 # include/uapi/asm-generic/unistd.h.
-_X86_64 = {
-    0: "read", 1: "write", 2: "open", 4: "stat", 5: "fstat", 6: "lstat", 7: "poll", 16: "ioctl",
-    17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 21: "access", 23: "select", 34: "pause",
-    35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg",
-    61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync", 76: "truncate", 77: "ftruncate",
-    78: "getdents", 82: "rename", 83: "mkdir", 87: "unlink", 128: "rt_sigtimedwait", 130: "rt_sigsuspend",
-    137: "statfs", 162: "sync", 165: "mount", 202: "futex", 217: "getdents64", 230: "clock_nanosleep",
-    232: "epoll_wait", 247: "waitid", 257: "openat", 262: "newfstatat", 263: "unlinkat", 264: "renameat",
-    270: "pselect6", 271: "ppoll", 275: "splice", 277: "sync_file_range", 281: "epoll_pwait",
-    285: "fallocate", 288: "accept4", 295: "preadv", 296: "pwritev", 299: "recvmmsg", 306: "syncfs",
-    316: "renameat2", 326: "copy_file_range", 332: "statx", 426: "io_uring_enter", 441: "epoll_pwait2",
-    56: "clone", 57: "fork", 58: "vfork", 435: "clone3", 64: "semget", 65: "semop", 220: "semtimedop",
-}  # fmt: skip
-_ARM64 = {
-    63: "read", 64: "write", 65: "readv", 66: "writev", 67: "pread64", 68: "pwrite64", 56: "openat",
-    79: "newfstatat", 80: "fstat", 73: "ppoll", 72: "pselect6", 29: "ioctl", 101: "nanosleep",
-    115: "clock_nanosleep", 203: "connect", 202: "accept", 206: "sendto", 207: "recvfrom", 211: "sendmsg",
-    212: "recvmsg", 260: "wait4", 95: "waitid", 25: "fcntl", 32: "flock", 82: "fsync", 83: "fdatasync",
-    61: "getdents64", 98: "futex", 22: "epoll_pwait", 291: "statx", 137: "rt_sigtimedwait",
-    133: "rt_sigsuspend", 76: "splice", 81: "sync", 47: "fallocate", 242: "accept4", 243: "recvmmsg",
-    267: "syncfs", 285: "copy_file_range", 426: "io_uring_enter", 220: "clone", 435: "clone3", 193: "semop",
-    192: "semtimedop", 43: "statfs", 35: "unlinkat", 276: "renameat2",
-}  # fmt: skip
+_X86_64 = (
+    {0: "read", 1: "write", 2: "open", 4: "stat", 5: "fstat", 6: "lstat", 7: "poll", 16: "ioctl"}
+    | {17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 21: "access", 23: "select", 34: "pause"}
+    | {35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg"}
+    | {47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync"}
+    | {76: "truncate", 77: "ftruncate", 78: "getdents", 82: "rename", 83: "mkdir", 87: "unlink"}
+    | {128: "rt_sigtimedwait", 130: "rt_sigsuspend", 137: "statfs", 162: "sync", 165: "mount"}
+    | {202: "futex", 217: "getdents64", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid"}
+    | {257: "openat", 262: "newfstatat", 263: "unlinkat", 264: "renameat", 270: "pselect6", 271: "ppoll"}
+    | {275: "splice", 277: "sync_file_range", 281: "epoll_pwait", 285: "fallocate", 288: "accept4"}
+    | {295: "preadv", 296: "pwritev", 299: "recvmmsg", 306: "syncfs", 316: "renameat2"}
+    | {326: "copy_file_range", 332: "statx", 426: "io_uring_enter", 441: "epoll_pwait2", 56: "clone"}
+    | {57: "fork", 58: "vfork", 435: "clone3", 64: "semget", 65: "semop", 220: "semtimedop"}
+)
+_ARM64 = (
+    {63: "read", 64: "write", 65: "readv", 66: "writev", 67: "pread64", 68: "pwrite64", 56: "openat"}
+    | {79: "newfstatat", 80: "fstat", 73: "ppoll", 72: "pselect6", 29: "ioctl", 101: "nanosleep"}
+    | {115: "clock_nanosleep", 203: "connect", 202: "accept", 206: "sendto", 207: "recvfrom", 211: "sendmsg"}
+    | {212: "recvmsg", 260: "wait4", 95: "waitid", 25: "fcntl", 32: "flock", 82: "fsync", 83: "fdatasync"}
+    | {61: "getdents64", 98: "futex", 22: "epoll_pwait", 291: "statx", 137: "rt_sigtimedwait"}
+    | {133: "rt_sigsuspend", 76: "splice", 81: "sync", 47: "fallocate", 242: "accept4", 243: "recvmmsg"}
+    | {267: "syncfs", 285: "copy_file_range", 426: "io_uring_enter", 220: "clone", 435: "clone3"}
+    | {193: "semop", 192: "semtimedop", 43: "statfs", 35: "unlinkat", 276: "renameat2"}
+)
 _NAMES = {"x86_64": _X86_64, "aarch64": _ARM64}.get(platform.machine(), {})
 
 

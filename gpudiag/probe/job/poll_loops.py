@@ -12,20 +12,16 @@ from collections.abc import Iterator, Sequence
 
 _MOST_LINES = 120  # of a loop, and of what stands before the line in it
 # Calls that ask or wait, by their last name; what logs, counts time and compares is no work either.
-_ASKS = frozenset((
-    *("sleep", "wait", "wait_for", "poll", "select", "sched_yield", "pause", "acquire", "is_set",
-      "is_alive", "done", "ready", "test", "query"),
-    *("empty", "qsize", "exists", "isfile", "isdir", "is_file", "is_dir", "lexists", "stat", "lstat",
-      "getmtime", "getsize", "listdir", "glob"),
-    *("get", "get_nowait", "check", "num_keys", "is_completed", "returncode", "getppid", "getpid", "kill",
-      "head", "lockf", "flock"),
-    *("time", "monotonic", "perf_counter", "time_ns", "now", "len", "all", "any", "min", "max", "int",
-      "float", "bool", "str", "bytes", "range"),
-    *("isinstance", "getattr", "hasattr", "locked", "print", "debug", "info", "warning", "error", "log",
-      "flush", "format", "join", "append"),
-    *("unpack", "unpack_from", "from_bytes", "load_acquire", "read_flag", "value", "item", "timedelta",
-      "uniform", "random"),
-))  # fmt: skip
+_ASKS = frozenset(
+    """
+    sleep wait wait_for poll select sched_yield pause acquire is_set is_alive done ready test query
+    empty qsize exists isfile isdir is_file is_dir lexists stat lstat getmtime getsize listdir glob get
+    get_nowait check num_keys is_completed returncode getppid getpid kill head lockf flock time
+    monotonic perf_counter time_ns now len all any min max int float bool str bytes range isinstance
+    getattr hasattr locked print debug info warning error log flush format join append unpack
+    unpack_from from_bytes load_acquire read_flag value item timedelta uniform random
+    """.split()
+)
 _WAITS = frozenset(
     (
         *("sleep", "wait", "wait_for", "poll", "select", "sched_yield", "pause", "get", "get_nowait"),

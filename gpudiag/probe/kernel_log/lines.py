@@ -16,10 +16,10 @@ from gpudiag.reference.vocabulary import RECOVERY_ACTIONS, word_of
 MAX_TEXT_CHARACTERS = 1000
 # A line without one of these words, or of those of `kernel_words`, is no event (`markers`).
 MARKERS = (
-    "NVRM", "SXid", "PCIe Bus Error", "AER: ", "ut of memory", "soft lockup", "for more than", "hard LOCKUP",
-    "INFO: rcu_", "Hardware Error", "EDAC", "hardware memory", "failed with error", "[10de:", "reset done",
-    "gpudiag: ", "gpudiag[", "RIP: 0010:", "pc : ",
-)  # fmt: skip
+    *("NVRM", "SXid", "PCIe Bus Error", "AER: ", "ut of memory", "soft lockup", "for more than"),
+    *("hard LOCKUP", "INFO: rcu_", "Hardware Error", "EDAC", "hardware memory"),
+    *("failed with error", "[10de:", "reset done", "gpudiag: ", "gpudiag[", "RIP: 0010:", "pc : "),
+)
 
 _BUS_ID = (
     r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.(?P<function>[0-7]))?"

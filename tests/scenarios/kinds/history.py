@@ -60,7 +60,8 @@ class AfterAnotherRun(Trial):
             machine.write_text(f'base = "{self.machine}"\n')
             _preflight(machine, state, *self.flags)
             machine.write_text(
-                f'base = "{self.machine}"\nfaults = {json.dumps(self.faults.split("+") if self.faults else [])}\n'
+                f'base = "{self.machine}"\n'
+                f"faults = {json.dumps(self.faults.split('+') if self.faults else [])}\n"
             )
             report = _preflight(machine, state, *self.flags)
             return TrialRow(

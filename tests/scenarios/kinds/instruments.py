@@ -15,58 +15,71 @@ def _failing(index: int, *calls: str, way: str = "code = 999") -> str:
     return f"[gpus.{index}]\ncalls = [{faults}]\n"
 
 
+def _unread(words: str, machine: str, index: int, reading: str, more: str = "") -> Trial:
+    differs = f'[gpus.{index}]\nmissing.error = ["{reading}"]\n{more}'
+    return Trial(words, machine, (f"nvml.value_not_read {index}",), differs=differs)
+
+
+def _once(words: str, machine: str, call: str, code: int) -> Trial:
+    """A near miss: the call fails the first time alone."""
+    return Trial(f"{words}, once", machine, differs=_failing(1, call, way=f"code = {code}, nth = 1"))
+
+
 _ALONE = (
-    Trial("power", "v100x8", ("nvml.value_not_read 1",),
-        differs='[gpus.1]\nmissing.error = ["power_draw_watts"]\n'),
-    Trial("fan", "rtx4090x2", ("nvml.value_not_read 0",),
-        differs='[gpus.0]\nmissing.error = ["fan_speed_percent"]\n'),
-    Trial("power", "t4x1", ("nvml.value_not_read 0",),
-        differs='[gpus.0]\nmissing.error = ["power_draw_watts"]\n'),
-    Trial(
-        "a fan beside a power that is not supported", "a6000x4", ("nvml.value_not_read 2",),
-        differs='[gpus.2]\nmissing.error = ["fan_speed_percent"]\nmissing.not_supported = ["power_draw_watts"]\n',
+    _unread("power", "v100x8", 1, "power_draw_watts"),
+    _unread("fan", "rtx4090x2", 0, "fan_speed_percent"),
+    _unread("power", "t4x1", 0, "power_draw_watts"),
+    _unread(
+        *("a fan beside a power that is not supported", "a6000x4", 2, "fan_speed_percent"),
+        more='missing.not_supported = ["power_draw_watts"]\n',
     ),
     Trial(
-        "the default power limit", "l40sx8", ("nvml.value_not_read 3",),
+        "the default power limit",
+        "l40sx8",
+        ("nvml.value_not_read 3",),
         differs=_failing(3, "nvmlDeviceGetPowerManagementDefaultLimit"),
     ),
-    Trial("temperature", "v100x8", ("nvml.value_not_read 5",),
-        differs='[gpus.5]\nmissing.error = ["temperature_celsius"]\n'),
-    Trial("power, once", "v100x8", differs=_failing(1, "nvmlDeviceGetPowerUsage", way="code = 999, nth = 1")),
-    Trial("a serial number, once", "v100x8", differs=_failing(1, "nvmlDeviceGetSerial",
-        way="code = 10, nth = 1")),
-    Trial("a fan, once", "rtx4090x2", differs=_failing(1, "nvmlDeviceGetFanSpeed*",
-        way="code = 23, nth = 1")),
-)  # fmt: skip
+    _unread("temperature", "v100x8", 5, "temperature_celsius"),
+    _once("power", "v100x8", "nvmlDeviceGetPowerUsage", 999),
+    _once("a serial number", "v100x8", "nvmlDeviceGetSerial", 10),
+    _once("a fan", "rtx4090x2", "nvmlDeviceGetFanSpeed*", 23),
+)
 _SEVERAL = (
     *(
         Trial(
-            "temperature, clocks and utilization", machine, ("nvml.call_failed 2",),
-            differs=_failing(2, "nvmlDeviceGetTemperature*", "nvmlDeviceGetClockInfo",
-                "nvmlDeviceGetUtilizationRates"),
+            "temperature, clocks and utilization",
+            machine,
+            ("nvml.call_failed 2",),
+            differs=_failing(
+                2, "nvmlDeviceGetTemperature*", "nvmlDeviceGetClockInfo", "nvmlDeviceGetUtilizationRates"
+            ),
         )
         for machine in ("h100x8", "v100x8", "l40sx8", "a100x8")
     ),
     Trial(
-        "a serial number alone: no instrument", "h100x8", ("nvml.call_failed 2",),
+        "a serial number alone: no instrument",
+        "h100x8",
+        ("nvml.call_failed 2",),
         differs=_failing(2, "nvmlDeviceGetSerial"),
     ),
-    Trial("a fan alone, not supported", "h100x8", differs=_failing(2, "nvmlDeviceGetFanSpeed*",
-        way="code = 3")),
-)  # fmt: skip
+    Trial(
+        "a fan alone, not supported", "h100x8", differs=_failing(2, "nvmlDeviceGetFanSpeed*", way="code = 3")
+    ),
+)
+CRASHES = "a call that ends its process"
 _CRASHING = (
     *(
-        Trial("a call that ends its process", machine, ("nvml.call_failed 1",),
-            differs=_failing(1, call, way="crash = true"))
+        Trial(CRASHES, machine, ("nvml.call_failed 1",), differs=_failing(1, call, way="crash = true"))
         for machine, call in (
             ("h100x8", "nvmlDeviceGetEncoderUtilization"),
             ("l40sx8", "nvmlDeviceGetMemoryErrorCounter"),
             ("b200x8", "nvmlDeviceGetP2PStatus"),
         )
     ),
-    Trial("a call that ends its process once", "a100x8", differs=_failing(1, "nvmlDeviceGetSerial",
-        way="crash = true, nth = 2")),
-)  # fmt: skip
+    Trial(
+        f"{CRASHES} once", "a100x8", differs=_failing(1, "nvmlDeviceGetSerial", way="crash = true, nth = 2")
+    ),
+)
 
 KINDS = (
     Kind("an instrument that gives no value", _ALONE),

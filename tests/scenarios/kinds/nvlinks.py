@@ -9,7 +9,10 @@ from tests.scenarios.kinds.trial import Kind, Trial
 # switches on the bus.
 BOARDS = {"h100x8": 8, "b200x8": 8, "gb200x4": 4, "gb300x4": 4, "a100x16": 16, "v100x8": 8}
 ONE_LINK_LESS = "[gpus.2]\nnvlinks = {{ count = {} }}\n"
-OUT_OF_USE = "[gpu]\nmig_mode = 'disabled'\nmig_mode_pending = 'disabled'\nmig_instances = []\nnvlinks = { count = 18 }\n"
+OUT_OF_USE = (
+    "[gpu]\nmig_mode = 'disabled'\nmig_mode_pending = 'disabled'\nmig_instances = []\n"
+    "nvlinks = { count = 18 }\n"
+)
 HALF_IN_A_CONTAINER = (
     "visible_gpus = [0, 1, 2, 3]\n[environment]\nNVIDIA_VISIBLE_DEVICES = '0,1,2,3'\n"
     "[host]\ncontainer_runtime = 'docker'\ncontainer_id = '5d21'\nprocesses = []\n"

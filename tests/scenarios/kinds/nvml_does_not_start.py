@@ -49,9 +49,13 @@ KINDS = (
                 for words, lines, code in (_WAYS[3], _WAYS[6])
             ),
             Trial("no library, and no trace of a GPU", "none"),
-            Trial("the library of a shared image, and no GPU is expected", "none",
-                  differs=_BARE + "nvml.init_code = 9\n", flags=("--expect-gpus", "0")),
+            Trial(
+                "the library of a shared image, and no GPU is expected",
+                "none",
+                differs=_BARE + "nvml.init_code = 9\n",
+                flags=("--expect-gpus", "0"),
+            ),
             *(Trial("it answers", machine) for machine in _MACHINES[1:]),
         ),
     ),
-)  # fmt: skip
+)

@@ -33,44 +33,54 @@ _HOT = tuple(
 _SMALL = (
     *(
         Trial(
-            "one GPU has an eighth less", machine, ("memory.too_small 1",),
+            "one GPU has an eighth less",
+            machine,
+            ("memory.too_small 1",),
             differs=_gpu(f"memory_total_bytes = {mib * 7 // 8 * 1024**2}"),
         )
         for machine, mib in _MIB_OF.items()
     ),
     *(
         Trial(
-            "a percent less on all", machine,
+            "a percent less on all",
+            machine,
             differs=f"[gpu]\nmemory_total_bytes = {mib * 99 // 100 * 1024**2}\n",
         )
         for machine, mib in _MIB_OF.items()
     ),
     Trial(
-        "the only GPU has half", "t4x1", ("memory.too_small 0",),
+        "the only GPU has half",
+        "t4x1",
+        ("memory.too_small 0",),
         differs=_gpu(f"memory_total_bytes = {7680 * 1024**2}", 0),
     ),
     Trial(
-        "an older driver takes more for ECC", "t4x1", differs=_gpu(f"memory_total_bytes = {15109 * 1024**2}",
-            0)
+        "an older driver takes more for ECC",
+        "t4x1",
+        differs=_gpu(f"memory_total_bytes = {15109 * 1024**2}", 0),
     ),
-)  # fmt: skip
+)
 _RECOVERY = tuple(
     trial
     for machine in ("h100x8", "a100x8", "b200x8", "h200x8")
     for trial in (
         Trial(
-            "an action that nobody knows", machine, ("gpu.recovery_needed 1",),
+            "an action that nobody knows",
+            machine,
+            ("gpu.recovery_needed 1",),
             differs=_gpu('recovery_action = "unknown_9"'),
         ),
         Trial("no action", machine, differs=_gpu('recovery_action = "none"')),
         Trial("NVML 16 for all", machine, ("gpu.recovery_needed 1",), differs=_code("*", 16)),
         Trial(
-            "NVML 16 for power alone", machine, ("gpu.recovery_needed 1",),
+            "NVML 16 for power alone",
+            machine,
+            ("gpu.recovery_needed 1",),
             differs=_code("nvmlDeviceGetPowerManagementLimit", 16),
         ),
         Trial("NVML 15 for all", machine, ("gpu.lost 1",), differs=_code("*", 15)),
     )
-)  # fmt: skip
+)
 _INFOROM = tuple(
     trial
     for machine in _SEVERAL
@@ -93,16 +103,21 @@ _WORDS = tuple(
         *(
             Trial(f"{lines}", machine, ("driver.unknown_value 1",), differs=_gpu(lines))
             for lines in (
-                'compute_mode = "unknown_7"', 'persistence_mode = "unknown_2"',
+                'compute_mode = "unknown_7"',
+                'persistence_mode = "unknown_2"',
                 'clocks_event_reasons = ["bit_14"]\nutilization_percent = 97',
             )
         ),
-        Trial("a newer product", machine,
-            differs='[gpu]\narchitecture = "unknown_15"\nbrand = "unknown_20"\n'),
-        Trial("an idle GPU with a new reason", machine,
-            differs=_gpu('clocks_event_reasons = ["gpu_idle", "bit_14"]')),
+        Trial(
+            "a newer product", machine, differs='[gpu]\narchitecture = "unknown_15"\nbrand = "unknown_20"\n'
+        ),
+        Trial(
+            "an idle GPU with a new reason",
+            machine,
+            differs=_gpu('clocks_event_reasons = ["gpu_idle", "bit_14"]'),
+        ),
     )
-)  # fmt: skip
+)
 
 KINDS = (
     Kind("readings: memory hotter than it may be", _HOT),

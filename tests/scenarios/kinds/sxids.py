@@ -17,27 +17,28 @@ def sxid(code: int, word: str, link: int = 28, lines: tuple[int, ...] = (0, 1, 2
     return "".join(logged(prefix + texts[line], 2 * HOUR - line / 1000) for line in lines)
 
 
+def _told(words: str, machine: str, lines: str, *codes: str) -> Trial:
+    return Trial(words, machine, codes, differs=lines)
+
+
 NVLINK_ON_A_GPU = xid(74, age_seconds=2 * HOUR + 5, rest="NVLink: fatal error detected on link 4(0x0, 0x0)")
 
 KINDS = (
     Kind(
         "an SXid",
         (
-            *(Trial("a halted controller", m, ("sxid.fatal",),
-                differs=sxid(22003, "Fatal")) for m in MACHINES),
-            *(Trial("a link that no GPU misses", m, ("sxid.error",),
-                differs=sxid(20034, "Fatal")) for m in MACHINES),
-            Trial("not its first line", "h100x8", ("sxid.error",),
-                differs=sxid(19084, "Non-fatal", lines=(1, 2))),
-            Trial("an access without an answer", "a100x8", ("sxid.error",), differs=sxid(12028, "Non-fatal")),
-            Trial("too hot, and shut down", "h200x8", ("sxid.fatal",), differs=sxid(10006, "Fatal")),
-            Trial("one that nobody knows", "b200x8", ("sxid.unknown",), differs=sxid(31999, "Fatal")),
-            Trial(
-                "a link that a GPU misses", "h100x8", ("sxid.fatal", "xid.hardware 1"),
-                differs=NVLINK_ON_A_GPU + sxid(20034, "Fatal"),
+            *(_told("a halted controller", m, sxid(22003, "Fatal"), "sxid.fatal") for m in MACHINES),
+            *(_told("a link that no GPU misses", m, sxid(20034, "Fatal"), "sxid.error") for m in MACHINES),
+            _told("not its first line", "h100x8", sxid(19084, "Non-fatal", lines=(1, 2)), "sxid.error"),
+            _told("an access without an answer", "a100x8", sxid(12028, "Non-fatal"), "sxid.error"),
+            _told("too hot, and shut down", "h200x8", sxid(10006, "Fatal"), "sxid.fatal"),
+            _told("one that nobody knows", "b200x8", sxid(31999, "Fatal"), "sxid.unknown"),
+            _told(
+                *("a link that a GPU misses", "h100x8", NVLINK_ON_A_GPU + sxid(20034, "Fatal")),
+                *("sxid.fatal", "xid.hardware 1"),
             ),
-            *(Trial("a corrected bit", m, differs=sxid(11012, "Non-fatal")) for m in MACHINES),
-            Trial("a switch that is cool again", "h100x8", differs=sxid(10005, "Non-fatal")),
+            *(_told("a corrected bit", m, sxid(11012, "Non-fatal")) for m in MACHINES),
+            _told("a switch that is cool again", "h100x8", sxid(10005, "Non-fatal")),
         ),
     ),
-)  # fmt: skip
+)

@@ -32,8 +32,10 @@ KINDS = (
     Kind(
         "an Xid that only the kernel log has",
         (
-            *(on(m, "79: power-cycle", xid(79, rest="GPU has fallen off the bus."), "xid.hardware")
-              for m in MACHINES),
+            *(
+                on(m, "79: power-cycle", xid(79, rest="GPU has fallen off the bus."), "xid.hardware")
+                for m in MACHINES
+            ),
             on("h100x8", "119: reset", xid(119), "xid.hardware"),
             on("a100x8", "61, of an older driver: reset", xid(61), "xid.hardware"),
             on("b200x8", "173, of a newer driver: power-cycle", xid(173), "xid.hardware"),
@@ -51,12 +53,15 @@ KINDS = (
             *(
                 on("b200x8", f"{code}, nonfatal: ignore", nvlink5(code, unit, "Nonfatal"))
                 for code, unit in (
-                    (144, "SAW_MVB"), (145, "RLW_RXPIPE"), (146, "TLW_CTRL"), (147, "TREX"),
-                    (148, "NVLPW_CTRL"), (149, "NETIR_LINK_EVT"),
+                    *((144, "SAW_MVB"), (145, "RLW_RXPIPE"), (146, "TLW_CTRL"), (147, "TREX")),
+                    *((148, "NVLPW_CTRL"), (149, "NETIR_LINK_EVT")),
                 )
             ),
-            on("rtx4090x2", "154, from something to none",
-                xid(154, rest="GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")),
+            on(
+                "rtx4090x2",
+                "154, from something to none",
+                xid(154, rest="GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"),
+            ),
         ),
     ),
-)  # fmt: skip
+)

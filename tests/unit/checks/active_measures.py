@@ -29,8 +29,9 @@ from gpudiag.model.report import Measures
 from tests.unit.model.nouns import make_device, make_snapshot
 
 ACTIVE_TESTS = (
-    MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, MATMUL, PEER_COPY, DETERMINISM, MEMORY_PATTERNS, SUSTAINED,
-)  # fmt: skip
+    *(MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, MATMUL, PEER_COPY, DETERMINISM, MEMORY_PATTERNS),
+    SUSTAINED,
+)
 
 ON_CPU = Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
 GB = 1e9
@@ -120,10 +121,13 @@ def with_one(results: tuple[Any, ...], place: int, **changes: Any) -> tuple[Any,
 
 def _measurement(world_size: int, **values: Any) -> ActiveMeasurement:
     ranks = tuple(RankReport(rank, rank, "a1", 100 + rank, "teardown", 0) for rank in range(world_size))
-    defaults = {
-        "world_size": world_size, "host": "a1", "torch_version": "2.13.0", "tests": ACTIVE_TESTS,
-        "done": ACTIVE_TESTS, "ranks": ranks, "incidents": (), "untested": (), "seconds": 60.0,
-    }  # fmt: skip
+    defaults = {"world_size": world_size, "host": "a1", "torch_version": "2.13.0", "tests": ACTIVE_TESTS} | {
+        "done": ACTIVE_TESTS,
+        "ranks": ranks,
+        "incidents": (),
+        "untested": (),
+        "seconds": 60.0,
+    }
     return ActiveMeasurement(**{**defaults, **values})
 
 

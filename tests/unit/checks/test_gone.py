@@ -39,12 +39,18 @@ def test_a_smaller_share_of_the_machine_misses_nothing():
 def elsewhere(*numbers):
     return make_snapshot(
         *(
-            replace(make_device(number), id=replace(make_device(number).id, uuid=f"GPU-other-{number}",
-                bus_id=f"0000000{number}:8{number}:00.0"))
+            replace(
+                make_device(number),
+                id=replace(
+                    make_device(number).id,
+                    uuid=f"GPU-other-{number}",
+                    bus_id=f"0000000{number}:8{number}:00.0",
+                ),
+            )
             for number in numbers
         ),
         machine=EMPTY_BUS,
-    )  # fmt: skip
+    )
 
 
 def test_another_machine_of_the_same_name_misses_no_gpu():

@@ -37,20 +37,20 @@ def at(seconds: float) -> datetime:
 def rank(number: int, code: int, order: int | None, **more: Any) -> RankRecord:
     end = RankEnd.KILLED if code < 0 else RankEnd.FAILED if code else RankEnd.FINISHED
     names = {-9: "SIGKILL", -15: "SIGTERM"}
-    values: dict[str, Any] = {
-        "rank": number, "pid": 100 + number, "started": START, "end": end,
-        "ended": at(60 + (order or 9) * 0.1),
-        "exit_code": code, "signal": names.get(code), "order": order, "attempt": 1,
-    }  # fmt: skip
+    values: dict[str, Any] = (
+        {"rank": number, "pid": 100 + number, "started": START, "end": end}
+        | {"ended": at(60 + (order or 9) * 0.1), "exit_code": code}
+        | {"signal": names.get(code), "order": order, "attempt": 1}
+    )
     return RankRecord(**{**values, **more})
 
 
 def facts(*ranks: RankRecord, **more: Any) -> RunFacts:
-    values: dict[str, Any] = {
-        "host": "a1", "started": START, "seconds": 61.0, "exit_status": 1, "ranks": ranks, "signals": (),
-        "stalls": (),
-        "slow": (), "step": StepTime(0.5, 90, 0.9, 60.0), "kernel": (), "glances": 40, "unseen": (),
-    }  # fmt: skip
+    values: dict[str, Any] = (
+        {"host": "a1", "started": START, "seconds": 61.0, "exit_status": 1}
+        | {"ranks": ranks, "signals": (), "stalls": (), "slow": ()}
+        | {"step": StepTime(0.5, 90, 0.9, 60.0), "kernel": (), "glances": 40, "unseen": ()}
+    )
     return RunFacts(**{**values, **more})
 
 
@@ -58,10 +58,16 @@ LOOK = JobVerdict(
     "torchrun 1: train.py",
     Outcome.FAIL,
     "rank 2 sleeps",
-    (SLEEP.finding(RankSubject(2, "a1"), "rank 2 is not in the all_reduce (train.py:10): it sleeps at data.py:6"),),
-    (), (), (),
+    (
+        SLEEP.finding(
+            RankSubject(2, "a1"), "rank 2 is not in the all_reduce (train.py:10): it sleeps at data.py:6"
+        ),
+    ),
+    (),
+    (),
+    (),
     Job("torchrun 1: train.py", "a1", "torchrun", 1, 4, None, ()),
-)  # fmt: skip
+)
 STALL = Stall(at(20), 25.0, 15.0, reported=True, ended=False, over=None, look=LOOK)
 WELL = tuple(rank(number, 0, None) for number in range(4))
 
@@ -104,7 +110,8 @@ def test_who_ended_well_while_another_waited_for_it_is_the_cause() -> None:
     (finding,) = judge_run(facts(victim, left))
     assert (finding.code, finding.subject) == ("job.rank_left", RankSubject(1, "a1"))
     assert finding.message == (
-        "rank 1 left: it ended with exit status 0 after 59 s, while rank 0 waited in all_reduce (train.py:9 in main) for "
+        "rank 1 left: it ended with exit status 0 after 59 s, "
+        "while rank 0 waited in all_reduce (train.py:9 in main) for "
         "54 s; it was last seen at train.py:50 in write_results"
     )
     # Its end may come after the other's, whose exception it caused: interpreters take long to end.

@@ -43,32 +43,50 @@ HUNG = Suspect(Symptom.FAILED, (1,), None, None, None, 5, words="Timed out waiti
 LINK, LINK_SUBJECT = {"nodes": (0, 2), "rail": 0}, LinkSubject(("a1", "a3"), "a1")
 
 
+def found(*what):
+    """A row of a table: what is found, and then the words that tell it."""
+    return lambda words: (*what, words)
+
+
 @pytest.mark.parametrize(
     ("suspect", "code", "subject", "words"),
     [
-        (SLOW, "network.node_slow", HostSubject("a2"),
-         "a2 exchanges data at 9.00 GB/s at best, where 40.0 GB/s is usual, with every partner"),
-        (replace(SLOW, under_load=True), "network.node_slow", HostSubject("a2"),
-         "it shows only while all nodes exchange at once"),
-        (replace(SLOW, **LINK), "network.link_slow", LINK_SUBJECT,
-         "a1 and a3 on rail 0 exchange data with each other at 9.00 GB/s at best"),
-        (replace(SLOW, rail=1), "network.rail_slow", RankSubject(5, "a2"), "rail 1 of a2 exchanges data at"),
-        (replace(SLOW, nodes=(), rail=1), "network.rail_slow", LinkSubject(("rail 1", "all nodes"), "a1"),
-         "rail 1 of all nodes exchanges data at"),
-        (LOSSY, "network.node_lossy", HostSubject("a2"),
-         "2.1% of what is sent between a2 and others is lost on the way; a small exchange takes up to 210 ms"),
-        (replace(LOSSY, nodes=()), "network.node_lossy", LinkSubject(("each node", "all nodes"), "a1"),
-         "2.1% of what all nodes send each other is lost on the way; a small exchange takes up to 210 ms"),
-        (replace(LOSSY, **LINK), "network.link_lossy", LINK_SUBJECT,
-         "2.1% of what a1 and a3 on rail 0 send each other is lost on the way"),
-        (replace(LOSSY, sent_again=None), "network.node_lossy", HostSubject("a2"),
-         "a small exchange of a2 takes up to 210 ms where 1 ms is usual, as if segments were lost"),
-        (HUNG, "network.exchange_hangs", HostSubject("a2"),
-         "a2 does not finish an exchange (Timed out waiting 8000ms), with every partner"),
-        (replace(HUNG, **LINK), "network.exchange_hangs", LINK_SUBJECT,
-         "a1 and a3 on rail 0 do not finish an exchange with each other"),
+        found(SLOW, "network.node_slow", HostSubject("a2"))(
+            "a2 exchanges data at 9.00 GB/s at best, where 40.0 GB/s is usual, with every partner"
+        ),
+        found(replace(SLOW, under_load=True), "network.node_slow", HostSubject("a2"))(
+            "it shows only while all nodes exchange at once"
+        ),
+        found(replace(SLOW, **LINK), "network.link_slow", LINK_SUBJECT)(
+            "a1 and a3 on rail 0 exchange data with each other at 9.00 GB/s at best"
+        ),
+        found(replace(SLOW, rail=1), "network.rail_slow", RankSubject(5, "a2"))(
+            "rail 1 of a2 exchanges data at"
+        ),
+        found(
+            replace(SLOW, nodes=(), rail=1), "network.rail_slow", LinkSubject(("rail 1", "all nodes"), "a1")
+        )("rail 1 of all nodes exchanges data at"),
+        found(LOSSY, "network.node_lossy", HostSubject("a2"))(
+            "2.1% of what is sent between a2 and others is lost on the way; "
+            "a small exchange takes up to 210 ms"
+        ),
+        found(replace(LOSSY, nodes=()), "network.node_lossy", LinkSubject(("each node", "all nodes"), "a1"))(
+            "2.1% of what all nodes send each other is lost on the way; a small exchange takes up to 210 ms"
+        ),
+        found(replace(LOSSY, **LINK), "network.link_lossy", LINK_SUBJECT)(
+            "2.1% of what a1 and a3 on rail 0 send each other is lost on the way"
+        ),
+        found(replace(LOSSY, sent_again=None), "network.node_lossy", HostSubject("a2"))(
+            "a small exchange of a2 takes up to 210 ms where 1 ms is usual, as if segments were lost"
+        ),
+        found(HUNG, "network.exchange_hangs", HostSubject("a2"))(
+            "a2 does not finish an exchange (Timed out waiting 8000ms), with every partner"
+        ),
+        found(replace(HUNG, **LINK), "network.exchange_hangs", LINK_SUBJECT)(
+            "a1 and a3 on rail 0 do not finish an exchange with each other"
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_suspect_is_told_by_its_names_and_numbers(suspect, code, subject, words):
     finding = judged(suspect)
     assert (finding.code, finding.subject) == (code, subject)
@@ -77,22 +95,31 @@ def test_each_suspect_is_told_by_its_names_and_numbers(suspect, code, subject, w
 
 
 PARTS = {
-    FabricPart.UPLINKS: ("network.uplink_slow", (), ("leaf s1",),
-        "9 of 12 exchanges that left leaf s1 reached 9.00 GB/s at best, where 40.0 GB/s is usual: its uplinks are slow"),
-    FabricPart.UPLINK: ("network.uplink_slow", (), ("leaf s1",), "one of its uplinks is slow"),
-    FabricPart.REACH: ("network.uplink_slow", (1,), ("leaf s1",),
-        "9 of 12 exchanges of a2 that left leaf s1 reached"),
-    FabricPart.PATH: ("network.link_slow", (), ("leaf s1", "leaf s2"),
-        "9 of 12 exchanges between leaf s1 and leaf s2 reached"),
-    FabricPart.SWITCH: ("network.switch_slow", (), ("leaf s1",), "9 of 12 exchanges inside leaf s1 reached"),
-    FabricPart.DOMAIN: ("network.nvlink_slow", (), ("d1",),
-        "9 of 12 exchanges over NVLink in domain d1 reached"),
-    FabricPart.NVLINK: ("network.nvlink_slow", (1,), ("d1",), "its NVLink is slow; its network is good"),
-    FabricPart.ALONE: ("network.node_slow", (1,), ("leaf s1",),
-        "the node is slow, or an uplink of leaf s1, where this run has no other node"),
-    FabricPart.NETWORK: ("network.node_slow", (1,), (),
-        "its network, or the uplink that leads to it, is slow; its NVLink is good"),
-}  # fmt: skip
+    FabricPart.UPLINKS: found("network.uplink_slow", (), ("leaf s1",))(
+        "9 of 12 exchanges that left leaf s1 reached 9.00 GB/s at best, where 40.0 GB/s is usual: "
+        "its uplinks are slow"
+    ),
+    FabricPart.UPLINK: found("network.uplink_slow", (), ("leaf s1",))("one of its uplinks is slow"),
+    FabricPart.REACH: found("network.uplink_slow", (1,), ("leaf s1",))(
+        "9 of 12 exchanges of a2 that left leaf s1 reached"
+    ),
+    FabricPart.PATH: found("network.link_slow", (), ("leaf s1", "leaf s2"))(
+        "9 of 12 exchanges between leaf s1 and leaf s2 reached"
+    ),
+    FabricPart.SWITCH: found("network.switch_slow", (), ("leaf s1",))(
+        "9 of 12 exchanges inside leaf s1 reached"
+    ),
+    FabricPart.DOMAIN: found("network.nvlink_slow", (), ("d1",))(
+        "9 of 12 exchanges over NVLink in domain d1 reached"
+    ),
+    FabricPart.NVLINK: found("network.nvlink_slow", (1,), ("d1",))("its NVLink is slow; its network is good"),
+    FabricPart.ALONE: found("network.node_slow", (1,), ("leaf s1",))(
+        "the node is slow, or an uplink of leaf s1, where this run has no other node"
+    ),
+    FabricPart.NETWORK: found("network.node_slow", (1,), ())(
+        "its network, or the uplink that leads to it, is slow; its NVLink is good"
+    ),
+}
 
 
 @walk(FabricPart)
@@ -119,7 +146,8 @@ def test_uplinks_that_are_weak_together_name_the_leaf_and_no_uplink():
     finding = judged(suspect)
     assert finding.code == "network.uplink_slow"
     assert finding.message.startswith(
-        "16 nodes of leaf s1 at once exchanged 612 GB/s with other leaves, where 640 GB/s is usual (4.4% less)"
+        "16 nodes of leaf s1 at once exchanged 612 GB/s with other leaves, "
+        "where 640 GB/s is usual (4.4% less)"
     )
     assert "One or more of them are slow or down, or it has fewer" in finding.message
 

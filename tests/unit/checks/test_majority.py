@@ -19,10 +19,10 @@ H100, H100_PCIE, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA A10
 
 @walk(
     [
-        ("", None), ("a", None), ("aa", "a"), ("ab", None), ("aab", "a"), ("aabb", None), ("aabc", None),
-        ("aaabc", "a"), ("abcd", None), ("aaaaaaab", "a"),
+        *(("", None), ("a", None), ("aa", "a"), ("ab", None), ("aab", "a"), ("aabb", None), ("aabc", None)),
+        *(("aaabc", "a"), ("abcd", None), ("aaaaaaab", "a")),
     ]
-)  # fmt: skip
+)
 def test_a_majority_is_two_at_least_and_more_than_half(case):
     values, expected = case
     assert majority_of(values) == expected

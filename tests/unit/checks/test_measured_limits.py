@@ -24,12 +24,17 @@ from gpudiag.reference.speeds import SpeedLimit
 from tests.unit.model.nouns import make_device
 
 H100 = make_device(
-    name="NVIDIA H100 80GB HBM3", memory_bus_width_bits=5120, memory_clock_max_mhz=2619, cuda_cores=16896,
-    compute_capability="9.0", sm_clock_max_mhz=1980, nvlink_bytes_per_second=25e9,
+    name="NVIDIA H100 80GB HBM3",
+    memory_bus_width_bits=5120,
+    memory_clock_max_mhz=2619,
+    cuda_cores=16896,
+    compute_capability="9.0",
+    sm_clock_max_mhz=1980,
+    nvlink_bytes_per_second=25e9,
     nvlinks=tuple(
         NvLink(link, link < 17, "00000000:05:00.0", 0, 0, 0, 0, NOT_ASKED, NOT_ASKED) for link in range(18)
     ),
-)  # fmt: skip
+)
 
 
 def origins(opinions):
@@ -92,11 +97,14 @@ def test_under_a_power_cap_a_product_is_held_against_a_healthy_gpu_of_the_kind_t
         assert "sustained" not in origins(matrix_opinions(gpu, "bfloat16", SIZE, seen))
 
 
-@pytest.mark.parametrize(("capability", "dtype", "judged"), [
-    ("7.0", "bfloat16", False), ("7.5", "bfloat16", False), ("8.0", "bfloat16", True),
-    ("7.0", "float16", True),
-    ("8.0", "float8", False), ("9.0", "float8", True), ("10.0", "bfloat16", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("capability", "dtype", "judged"),
+    [
+        *(("7.0", "bfloat16", False), ("7.5", "bfloat16", False)),
+        *(("8.0", "bfloat16", True), ("7.0", "float16", True), ("8.0", "float8", False)),
+        *(("9.0", "float8", True), ("10.0", "bfloat16", True)),
+    ],
+)
 def test_an_emulated_type_is_not_held_against_the_processors(capability, dtype, judged):
     gpu = make_device(name="NVIDIA X900", cuda_cores=5120, compute_capability=capability)
     assert bool(matrix_opinions(gpu, dtype, 4096, AT_BOOST)) is judged

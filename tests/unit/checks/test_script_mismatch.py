@@ -11,7 +11,8 @@ from gpudiag.model.script import ScriptError
 
 GLOO = (
     "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1336 vs 668. "
-    "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?",
+    "Received data size doesn't match expected size. Is there a distributed collective mismatch in "
+    "your code?",
 )
 
 
@@ -34,7 +35,8 @@ def test_a_larger_tensor_is_its_ranks_although_a_neighbour_was_ended() -> None:
     assert found.code == "collective.mismatched"
     assert found.subject == RankSubject(0, "node1")
     assert found.message == (
-        "rank 0 was in all_reduce of [2000] at train.py:5 in step, while ranks 1 and 2 were in all_reduce of [1000] at "
+        "rank 0 was in all_reduce of [2000] at train.py:5 in step, "
+        "while ranks 1 and 2 were in all_reduce of [1000] at "
         "train.py:10 in step; rank 2 was ended because of it"
     )
 

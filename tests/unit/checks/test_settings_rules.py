@@ -41,12 +41,11 @@ def test_the_environment_goes_before_files_and_the_users_file_before_the_systems
 @pytest.mark.parametrize(
     ("architecture", "capability", "runs"),
     [
-        ("sm_80", "8.0", True), ("sm_80", "8.6", True), ("sm_86", "8.0", False), ("sm_80", "9.0", False),
-        ("sm_90a", "9.0", True), ("sm_100a", "10.3", False), ("sm_100f", "10.3", True),
-        ("sm_120", "12.1", True),
-        ("compute_90", "9.0", False), ("gfx942", "9.0", False),
+        *(("sm_80", "8.0", True), ("sm_80", "8.6", True), ("sm_86", "8.0", False), ("sm_80", "9.0", False)),
+        *(("sm_90a", "9.0", True), ("sm_100a", "10.3", False), ("sm_100f", "10.3", True)),
+        *(("sm_120", "12.1", True), ("compute_90", "9.0", False), ("gfx942", "9.0", False)),
     ],
-)  # fmt: skip
+)
 def test_compiled_code_runs_on_its_major_and_no_lower_minor_version(
     architecture: str, capability: str, runs: bool
 ):

@@ -54,9 +54,15 @@ def test_every_variable_of_the_table_is_read():
 
 
 COHERENT = make_device(
-    0, name="NVIDIA GH200 144G HBM3e", memory_total_bytes=142 * GIB, memory_used_bytes=67 * GIB, processes=(),
-    utilization_percent=0, memory_kind="dedicated", memory_reserved_bytes=GIB,
-)  # fmt: skip
+    0,
+    name="NVIDIA GH200 144G HBM3e",
+    memory_total_bytes=142 * GIB,
+    memory_used_bytes=67 * GIB,
+    processes=(),
+    utilization_percent=0,
+    memory_kind="dedicated",
+    memory_reserved_bytes=GIB,
+)
 
 
 @pytest.mark.parametrize(

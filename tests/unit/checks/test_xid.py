@@ -292,7 +292,8 @@ def test_bit_errors_that_are_not_fatal_ask_for_no_reset():
     (finding,) = judge(xid(149, rest=BIT_ERRORS))
     assert finding.outcome is Outcome.WARN
     assert finding.remedy == (
-        "No reset is needed: watch the link. The link meets many bit errors: look at its cables and connectors."
+        "No reset is needed: watch the link. The link meets many bit errors: "
+        "look at its cables and connectors."
     )
 
 
@@ -393,7 +394,8 @@ def test_the_checks_report_what_the_log_says():
 
 
 THREE_LINES = (
-    "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
+    "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, "
+    "Link 32 egress non-posted PRIV error (First)",
     "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Severity 0 Engine instance 32 Sub-engine instance 00",
     "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Data {0x00000032, 0x10000032, 0x00000000, 0x00000000}",
 )

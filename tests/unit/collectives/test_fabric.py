@@ -321,17 +321,14 @@ def test_a_healthy_network_accuses_nothing(shape: str):
 @pytest.mark.parametrize(
     ("shape", "kind"),
     [
-        ("static", "uplink"), ("static", "uplinks"), ("static", "path"), ("static", "node"),
-        ("static", "four nodes"),
-        ("static, 2 nodes an uplink", "path"), ("static, pods", "uplinks"), ("hash", "uplinks"),
-        ("hash", "uplink"),
-        ("static", "link"), ("static, uneven", "path"), ("static, uneven", "link"),
-        ("NVLink, static", "uplink"),
-        ("NVLink, static", "network"), ("NVLink, static", "nvlink"), ("NVLink, static", "uplinks"),
-        ("adaptive, full leaves", "uplink"), ("adaptive, full leaves", "uplinks"),
-        ("NVLink, static, uneven", "network"),
-    ]
-)  # fmt: skip
+        *(("static", "uplink"), ("static", "uplinks"), ("static", "path"), ("static", "node")),
+        *(("static", "four nodes"), ("static, 2 nodes an uplink", "path"), ("static, pods", "uplinks")),
+        *(("hash", "uplinks"), ("hash", "uplink"), ("static", "link"), ("static, uneven", "path")),
+        *(("static, uneven", "link"), ("NVLink, static", "uplink"), ("NVLink, static", "network")),
+        *(("NVLink, static", "nvlink"), ("NVLink, static", "uplinks"), ("adaptive, full leaves", "uplink")),
+        *(("adaptive, full leaves", "uplinks"), ("NVLink, static, uneven", "network")),
+    ],
+)
 def test_what_is_bad_is_named(shape: str, kind: str):
     named = wanted = wrong = 0
     for seed in range(4):

@@ -128,9 +128,9 @@ def test_in_a_ring_each_node_is_in_two_pairs_or_in_one_with_its_opposite(nodes: 
 
 
 def test_rings_are_few_or_all_of_them():
-    assert {nodes: len(load_strides(nodes)) for nodes in (4, 8, 9, 16, 17, 100, 1000)} == {
-        4: 1, 8: 2, 9: 4, 16: 8, 17: 3, 100: 3, 1000: 3,
-    }  # fmt: skip
+    assert {nodes: len(load_strides(nodes)) for nodes in (4, 8, 9, 16, 17, 100, 1000)} == (
+        {4: 1, 8: 2, 9: 4, 16: 8, 17: 3, 100: 3, 1000: 3}
+    )
     met = {pair for stride in load_strides(16) for pair in ring(16, stride)}
     assert len(met) == 16 * 15 // 2
 

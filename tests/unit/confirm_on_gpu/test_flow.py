@@ -25,13 +25,13 @@ from tools.confirm_on_gpu.run import REPOSITORY, Run, _grouped
 from tools.confirm_on_gpu.step import Need, Output, Step, StepResult
 from tools.write_schemas import schema_path, schema_text
 
-MACHINE = {
-    "schema": "gpudiag.snapshot/1", "host": "a1", "simulated": None, "driver_version": "580.1",
-    "sources": [{"name": "nvml", "state": "ok", "reason": None}], "disagreements": [],
-    "devices": [{"nvml_index": 0, "name": "H100", "uuid": "GPU-1", "bus_id": "0:1"}],
-    "views": [{"source": "torch", "source_index": 0, "uuid": "GPU-1", "context_starts": True}],
-    "torch": {"version": "2.13", "cuda_runtime_version": "13.0", "nccl_version": "2.28.9"},
-}  # fmt: skip
+MACHINE = (
+    {"schema": "gpudiag.snapshot/1", "host": "a1", "simulated": None, "driver_version": "580.1"}
+    | {"sources": [{"name": "nvml", "state": "ok", "reason": None}], "disagreements": []}
+    | {"devices": [{"nvml_index": 0, "name": "H100", "uuid": "GPU-1", "bus_id": "0:1"}]}
+    | {"views": [{"source": "torch", "source_index": 0, "uuid": "GPU-1", "context_starts": True}]}
+    | {"torch": {"version": "2.13", "cuda_runtime_version": "13.0", "nccl_version": "2.28.9"}}
+)
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -127,7 +127,10 @@ def test_a_step_that_is_cut_says_how_much_it_had_done(tmp_path):
         "time.sleep(600)\n"
     )
     row = {"kind": "fifo", "right": True, "answer": "fail: rank 1", "seconds": 2.5, "steps": [20, 20]}
-    lines = f"import json, time\nprint(json.dumps({row!r}), flush=True)\nprint('{{\"ki', flush=True)\ntime.sleep(600)"
+    lines = (
+        f"import json, time\nprint(json.dumps({row!r}), flush=True)\nprint('{{\"ki', flush=True)\n"
+        "time.sleep(600)"
+    )
     status, seen = run_steps(
         tmp_path / "r",
         a_step("cut", write, deadline_seconds=3.0, events="cut.events"),
@@ -302,7 +305,8 @@ def test_the_plan_says_its_seconds(capsys):
     steps = (LOOK, *(step for step in STEPS if step.name in ("hang_jobs", "service", "nccl_speed")))
     words = plan_line(steps, 360.0)
     assert words == (
-        "seconds planned: machine 6, hang_jobs 55, service 55 beside hang_jobs, (nccl_speed 20); 61 of 360 in all"
+        "seconds planned: machine 6, hang_jobs 55, service 55 beside hang_jobs, (nccl_speed 20); "
+        "61 of 360 in all"
     )
 
 
@@ -327,7 +331,10 @@ def test_docs_hold_the_schema():
 
 
 def test_a_step_sees_gpudiag_of_the_source_tree_and_one_gpu(tmp_path):
-    code = "import json, os, gpudiag; print(json.dumps({'word': os.environ['CUDA_VISIBLE_DEVICES'] + gpudiag.__file__}))"
+    code = (
+        "import json, os, gpudiag; print(json.dumps({'word': "
+        "os.environ['CUDA_VISIBLE_DEVICES'] + gpudiag.__file__}))"
+    )
     run = Run(tmp_path, 60.0)
     run.take(look())
     seen = run.take(a_step("env", code, environment={"CUDA_VISIBLE_DEVICES": "{first_gpu}"}))

@@ -30,10 +30,10 @@ def with_nccl(version: str | None) -> dict:
     return {"torch": {"nccl_version": version}}
 
 
-COLLECTIVE = {
-    "outcome": "pass", "backend": "nccl", "world_size": 2, "ranks_share_gpu": True, "findings": [],
+COLLECTIVE = {"outcome": "pass", "backend": "nccl", "world_size": 2, "ranks_share_gpu": True} | {
+    "findings": [],
     "results": [{"op": "all_reduce", "verified": True}],
-}  # fmt: skip
+}
 REFUSAL = "two NCCL ranks on one GPU need NCCL 2.30 or later, and torch here has NCCL 2.28.9"
 
 
@@ -92,8 +92,13 @@ def lines(*rows: dict) -> str:
 def test_costs_of_calls_are_told_with_the_dearest_of_a_listing(output_of):
     def call(name: str, of_list: float, seconds: float) -> dict:
         per_look = {"list": of_list, "fast tick": 1.0, "slow tick": 0.0}
-        return {"call": name, "per_look": per_look, "median_seconds": seconds, "longest_seconds": seconds,
-                "processor_seconds": seconds}  # fmt: skip
+        return {
+            "call": name,
+            "per_look": per_look,
+            "median_seconds": seconds,
+            "longest_seconds": seconds,
+            "processor_seconds": seconds,
+        }
 
     look = {"look": "list", "median_seconds": 0.13, "longest_seconds": 0.2, "processor_seconds": 0.1}
     told = reading.read_costs(output_of(lines(look, call("nvmlA", 1, 0.002), call("nvmlB", 8, 0.001))), {})
@@ -241,10 +246,11 @@ def test_a_check_is_told_with_the_readings_that_a_gpu_gave_and_those_that_none_g
 
 
 def test_one_worker_is_no_fault_of_one_gpu_and_a_wrong_gradient_is(output_of):
-    row = {
-        "strategy": "ddp", "dtype": "bfloat16", "world_size": 1, "backend": "nccl", "reason": None,
-        "verifications": [{"passed": True}], "findings": [{"code": "train.single_worker", "outcome": "warn"}],
-    }  # fmt: skip
+    row = (
+        {"strategy": "ddp", "dtype": "bfloat16", "world_size": 1}
+        | {"backend": "nccl", "reason": None, "verifications": [{"passed": True}]}
+        | {"findings": [{"code": "train.single_worker", "outcome": "warn"}]}
+    )
     well = {"outcome": "warn", "strategies": [row]}
     assert reading.read_training(output_of(well), {}).outcome is Outcome.PASS
     wrong = {"code": "train.gradients_differ", "outcome": "fail", "message": "they differ"}

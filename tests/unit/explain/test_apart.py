@@ -12,18 +12,25 @@ OVERFLOW = (
 
 def watchdog(rank: int, elements: int, operation: str = "ALLREDUCE", work: int = 7) -> str:
     return (
-        f"[rank{rank}]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation timeout: "
-        f"WorkNCCL(SeqNum={work}, OpType={operation}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000) ran for 600001 ms."
+        f"[rank{rank}]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught "
+        "collective operation timeout: "
+        f"WorkNCCL(SeqNum={work}, OpType={operation}, NumelIn={elements}, NumelOut={elements}, "
+        "Timeout(ms)=600000) ran for 600001 ms."
     )
 
 
 def detail(rank: int, shape: int, other: int, other_shape: int) -> str:
     def call(size: int) -> str:
-        return f"CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[{size}], TensorDtypes=Float)"
+        return (
+            f"CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[{size}], "
+            "TensorDtypes=Float)"
+        )
 
     return (
-        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is running collective: {call(shape)}, "
-        f"but Rank {other} is running collective: {call(other_shape)}.Collectives differ in the following aspects: \t Tensor shapes: {shape}vs {other_shape}"
+        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. "
+        f"Rank {rank} is running collective: {call(shape)}, "
+        f"but Rank {other} is running collective: {call(other_shape)}.Collectives differ in the "
+        f"following aspects: \t Tensor shapes: {shape}vs {other_shape}"
     )
 
 

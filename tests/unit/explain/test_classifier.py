@@ -19,28 +19,25 @@ print(encode(explain_text(sys.stdin.read())))
 """
 # One line or more for each entry of the table, and for torchrun's rows.
 LINES = (
-    "  time      : 2026", "  host      : a", "  rank      : 3 (local_rank: 1)", "  exitcode  : 1 (pid: 7)",
-    "  exitcode : 1", "  error_file: <N/A>",
-    "  traceback : Signal 9", "Root Cause (first observed failure):", "failed (exitcode: 1)",
-    "Sending process 7 closing signal SIGTERM",
-    "srun: error: n1: task 3: Killed", "wait timeout after 9ms, keys: /default_pg/0", "3/4 clients joined",
-    "Rank 1 failed to pass monitoredBarrier",
-    "WorkNCCL(SeqNum=1", "last enqueued NCCL work: 7", "CollectiveFingerPrint(", "op.preamble.length",
-    "node_rank=1", "node-rank 1",
-    "Init COMPLETE", "Init START", "Bootstrap : Using eth0", "Bootstrap: Using eth0", "OOB eth0:1.2.3.4",
-    "Got completion from peer", "retrieving ncclUniqueId from",
-    "global_ranks=[0]", "Killed process 7 (python)", "python[7]: segfault at 0", "Name: train-0",
-    "Node: n1/1.2.3.4", "Linux n1 6.1 #1 SMP",
-    "will restart worker group", "exited on signal 9", "exits with return code = 1",
-    "[rank: 1] Child process with PID 7 terminated with code 1",
-    "[missing ranks: 1, 2]", "3: [DistributedAdam_HorovodAllreduce/a", "3: [allreduce.a",
-    "Last enqueued NCCL work: 7", "Connection closed by remote peer n1<7>",
-    "saved to /a/b", "Saving the model in /a/b", "/job:jax_worker/replica:0/task:3",
-    "Task /job:jax_worker/replica:0/task:3 heartbeat timeout", "Global rank 2 (PID 7) exited with code 1",
-    "Rank 2 crashed with exit code -7.",
-    "Worker VllmWorkerProcess pid 7 died, exit code: -11",
+    *("  time      : 2026", "  host      : a", "  rank      : 3 (local_rank: 1)"),
+    *("  exitcode  : 1 (pid: 7)", "  exitcode : 1", "  error_file: <N/A>", "  traceback : Signal 9"),
+    *("Root Cause (first observed failure):", "failed (exitcode: 1)"),
+    *("Sending process 7 closing signal SIGTERM", "srun: error: n1: task 3: Killed"),
+    *("wait timeout after 9ms, keys: /default_pg/0", "3/4 clients joined"),
+    *("Rank 1 failed to pass monitoredBarrier", "WorkNCCL(SeqNum=1", "last enqueued NCCL work: 7"),
+    *("CollectiveFingerPrint(", "op.preamble.length", "node_rank=1", "node-rank 1", "Init COMPLETE"),
+    *("Init START", "Bootstrap : Using eth0", "Bootstrap: Using eth0", "OOB eth0:1.2.3.4"),
+    *("Got completion from peer", "retrieving ncclUniqueId from", "global_ranks=[0]"),
+    *("Killed process 7 (python)", "python[7]: segfault at 0", "Name: train-0", "Node: n1/1.2.3.4"),
+    *("Linux n1 6.1 #1 SMP", "will restart worker group", "exited on signal 9"),
+    *("exits with return code = 1", "[rank: 1] Child process with PID 7 terminated with code 1"),
+    *("[missing ranks: 1, 2]", "3: [DistributedAdam_HorovodAllreduce/a", "3: [allreduce.a"),
+    *("Last enqueued NCCL work: 7", "Connection closed by remote peer n1<7>", "saved to /a/b"),
+    *("Saving the model in /a/b", "/job:jax_worker/replica:0/task:3"),
+    *("Task /job:jax_worker/replica:0/task:3 heartbeat timeout", "Global rank 2 (PID 7) exited with code 1"),
+    *("Rank 2 crashed with exit code -7.", "Worker VllmWorkerProcess pid 7 died, exit code: -11"),
     "Child process unexpectedly failed with exitcode=-6. pid=1202",
-)  # fmt: skip
+)
 
 
 def test_each_line_of_a_launcher_is_read() -> None:

@@ -17,7 +17,8 @@ from tests.unit.reference.failure_texts import OTHERS, TWENTY
 from tests.walking import walk
 
 LOST = (
-    "[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+    "[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process "
+    "exiting prematurely.\n"
     "[rank0]: socketProgress: Connection closed by remote peer b3<47527>\n"
 )
 OF_THE_GPU = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
@@ -26,27 +27,32 @@ TEXTS = [
     for topic, text in [*((topic, text) for _, topic, text in TWENTY), *OTHERS]
     if topic.startswith(OF_THE_GPU)
 ]
-CUDA_FAILURES = ("1 'invalid argument'", "2 'out of memory'", "3 'initialization error'",
-    "100 'no CUDA-capable device is detected'",
-    "101 'invalid device ordinal'", "214 'uncorrectable ECC error encountered'",
+CUDA_FAILURES = (
+    *("1 'invalid argument'", "2 'out of memory'", "3 'initialization error'"),
+    *("100 'no CUDA-capable device is detected'", "101 'invalid device ordinal'"),
+    "214 'uncorrectable ECC error encountered'",
     "217 'peer access is not supported between these two devices'",
-    "304 'OS call failed or operation not supported on this OS'", "400 'invalid resource handle'",
-    "700 'an illegal memory access was encountered'",
-    "702 'the launch timed out and was terminated'", "710 'device-side assert triggered'",
-    "719 'unspecified launch failure'",
-    "801 'operation not supported'", "802 'system not yet initialized'", "999 'unknown error'",
-)  # fmt: skip
-VERBS = ("open_device", "alloc_pd", "create_cq", "create_qp", "modify_qp", "query_port", "query_gid",
-    "post_send", "poll_cq", "reg_mr",
-    "reg_mr_iova2", "reg_dmabuf_mr",
-)  # fmt: skip
-REASONS = ("", " with error Bad address", " with error Cannot allocate memory",
-    " with error Connection timed out", " with error Invalid argument errno 22",
-    " with error Network is unreachable", " with error No such device", " with error Operation not supported",
-    " with 110 Connection timed out, on dev mlx5_1:1",
-)  # fmt: skip
-WITHOUT_A_YEAR = ("[rank1]:[E1120 08:41:10.526290891 x.cpp:1] ", "ERROR 11-20 08:41:10 [core.py:708] ",
-    "Nov 20 08:41:10 n1 app[7]: ", "[08:41:10] ", "08:41:10,123 ERROR ")  # fmt: skip
+    *("304 'OS call failed or operation not supported on this OS'", "400 'invalid resource handle'"),
+    *("700 'an illegal memory access was encountered'", "702 'the launch timed out and was terminated'"),
+    *("710 'device-side assert triggered'", "719 'unspecified launch failure'"),
+    *("801 'operation not supported'", "802 'system not yet initialized'", "999 'unknown error'"),
+)
+VERBS = tuple(
+    """
+    open_device alloc_pd create_cq create_qp modify_qp query_port query_gid post_send poll_cq reg_mr
+    reg_mr_iova2 reg_dmabuf_mr
+    """.split()
+)
+REASONS = (
+    *("", " with error Bad address", " with error Cannot allocate memory"),
+    *(" with error Connection timed out", " with error Invalid argument errno 22"),
+    *(" with error Network is unreachable", " with error No such device"),
+    *(" with error Operation not supported", " with 110 Connection timed out, on dev mlx5_1:1"),
+)
+WITHOUT_A_YEAR = (
+    *("[rank1]:[E1120 08:41:10.526290891 x.cpp:1] ", "ERROR 11-20 08:41:10 [core.py:708] "),
+    *("Nov 20 08:41:10 n1 app[7]: ", "[08:41:10] ", "08:41:10,123 ERROR "),
+)
 
 
 @walk(TEXTS, lambda pair: pair[0])
@@ -60,7 +66,8 @@ def test_the_rank_whose_gpu_failed_is_named_and_not_those_that_lost_it(pair):
 @walk(CUDA_FAILURES)
 def test_a_cuda_failure_that_nccl_names_is_what_failed_first(words):
     verdict = explain_text(
-        f"{LOST}[rank3]: ncclUnhandledCudaError: Call to CUDA function failed.\n[rank3]: Last error:\n[rank3]: Cuda failure {words}\n"
+        f"{LOST}[rank3]: ncclUnhandledCudaError: Call to CUDA function failed.\n[rank3]: Last error:\n"
+        f"[rank3]: Cuda failure {words}\n"
     ).verdict
     assert verdict.ranks == (3,), verdict.sentence
     assert words in verdict.excerpt
@@ -91,15 +98,22 @@ def test_a_time_is_told_as_its_line_gives_it(prefix):
     assert not re.match(r"190\d", verdict.at), verdict.at
 
 
-@walk(("Aborted (core dumped)", "Fatal Python error: Aborted",
-    "[rank: 2] Child process with PID 7 terminated with code -6. Forcefully",
-    "x exits with return code = -6", "srun: error: n1: task 2: Aborted (core dumped)",
-    "./run.sh: line 3:  4471 Aborted   python train.py",
-))  # fmt: skip
+@walk(
+    (
+        "Aborted (core dumped)",
+        "Fatal Python error: Aborted",
+        "[rank: 2] Child process with PID 7 terminated with code -6. Forcefully",
+        "x exits with return code = -6",
+        "srun: error: n1: task 2: Aborted (core dumped)",
+        "./run.sh: line 3:  4471 Aborted   python train.py",
+    )
+)
 def test_an_abort_by_the_watchdog_blames_nobody_who_waited(line):
     waited = "".join(
-        f"[rank{rank}]:[E1120 10:31:12.1 x.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "
-        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n"
+        f"[rank{rank}]:[E1120 10:31:12.1 x.cpp:616] [Rank {rank}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=7, "
+        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) "
+        "ran for 600001 milliseconds before timing out.\n"
         for rank in (1, 2, 3)
     )
     verdict = explain_text(f"{waited}{line}\n").verdict
@@ -193,7 +207,10 @@ def test_what_is_quoted_stands_in_the_line_that_is_named(case):
 
 
 def test_the_words_that_matter_are_quoted_of_a_long_line():
-    line = f"{'x ' * 400}nvidia-container-cli: mount error: write error: /sys/fs/cgroup/devices.allow: operation not permitted{' y' * 400}"
+    line = (
+        f"{'x ' * 400}nvidia-container-cli: mount error: write error: /sys/fs/cgroup/devices.allow: "
+        f"operation not permitted{' y' * 400}"
+    )
     excerpt = explain_text(line).verdict.excerpt
     assert "devices.allow: operation not permitted" in excerpt
     assert excerpt in line
@@ -230,7 +247,10 @@ FORMS = (
 @walk([(status, form) for status in range(1, 24) for form in FORMS])
 def test_what_a_completion_of_a_network_card_means_is_told_by_its_status(pair):
     status, form = pair
-    line = f"n1:20:21 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<3> {form.format(status)}\n"
+    line = (
+        "n1:20:21 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : "
+        f"Got completion from peer 10.0.0.2<3> {form.format(status)}\n"
+    )
     assert explain_text(line).verdict.topic == f"network.rdma_{'refused' if status in REFUSED else 'error'}"
 
 

@@ -191,8 +191,10 @@ def test_a_split_communicator_is_told_apart():
     for rank in range(4):
         start = head.format(pid=70 + rank, local=rank)
         lines += [
-            f"{start}ncclCommInitRank comm 0xa{rank} rank {rank} nranks 4 cudaDev {rank} nvmlDev {rank} busId 1b000 commId 0x77 - Init COMPLETE",
-            f"{start}ncclCommSplit comm 0xb{rank} rank {rank // 2} nranks 2 cudaDev {rank} nvmlDev {rank} busId 1b000"
+            f"{start}ncclCommInitRank comm 0xa{rank} rank {rank} nranks 4 cudaDev {rank} nvmlDev "
+            f"{rank} busId 1b000 commId 0x77 - Init COMPLETE",
+            f"{start}ncclCommSplit comm 0xb{rank} rank {rank // 2} nranks 2 cudaDev {rank} nvmlDev "
+            f"{rank} busId 1b000"
             f" parent 0xa{rank} splitCount 1 color {rank % 2} key {rank} - Init COMPLETE",
         ]
     world, *split = read("\n".join(lines)).communicators

@@ -52,7 +52,8 @@ def test_a_stall_in_a_log_is_the_answer() -> None:
     assert verdict.kind is VerdictKind.RANK_MISSING
     assert (verdict.ranks, verdict.line) == ((1,), 2)
     assert verdict.sentence == (
-        "The job stood still for 42.7 s, 38 of its steps: rank 1 is not in the all_reduce (train.py:106 in main) that rank 0 "
+        "The job stood still for 42.7 s, 38 of its steps: "
+        "rank 1 is not in the all_reduce (train.py:106 in main) that rank 0 "
         "waits in, 43 s so far: it sleeps at train.py:101 in main."
     )
     assert verdict.remedy.endswith("Give the loop of sleeps a limit.")

@@ -41,7 +41,8 @@ MEETS_WELL = {
     "one machine": script(nodes="1", host="localhost"),
     "unknown": script(host="localhost").replace("--nnodes=2", "--nnodes=$NODES"),
     "a name like it": script(host="localhost-rack-7"),
-    "default": f"{BATCH.format(nodes=2, tasks=8)}export MASTER_ADDR=${{MASTER_ADDR:-localhost}}\nsrun python train.py\n",
+    "default": f"{BATCH.format(nodes=2, tasks=8)}export MASTER_ADDR=${{MASTER_ADDR:-localhost}}\n"
+    "srun python train.py\n",
     "commented": f"# {TORCHRUN.format(nodes=2, host='localhost')}echo\n",
 }
 DOES_NOT_FIT = {

@@ -16,7 +16,10 @@ from gpudiag.lint.notebook import read_cells
 from gpudiag.lint.page import read_fences
 from gpudiag.lint.reader import MAX_BYTES, Unreadable, parse_source
 
-WRONG = "import torch.distributed as dist\n\ndist.init_process_group('gloo')\nif dist.get_rank() == 0:\n    dist.barrier()\ndist.destroy_process_group()\n"
+WRONG = (
+    "import torch.distributed as dist\n\ndist.init_process_group('gloo')\nif dist.get_rank() == 0:\n"
+    "    dist.barrier()\ndist.destroy_process_group()\n"
+)
 FOUND = [(5, "lint.collective_on_one_rank")]
 
 
@@ -202,7 +205,10 @@ def test_a_source_that_is_one_string_is_read() -> None:
 
 
 def test_fences_are_found_as_renderers_find_them() -> None:
-    page = "```python\na\n```\n\n- x\n\n  ~~~{.py .numberLines}\n  b\n  ~~~\n\n> ```{python}\n> c\n> ```\n\n```python one_line()```\n\n````md\n```python\nd\n```\n````\n\n```text\n"
+    page = (
+        "```python\na\n```\n\n- x\n\n  ~~~{.py .numberLines}\n  b\n  ~~~\n\n> ```{python}\n> c\n> ```\n\n"
+        "```python one_line()```\n\n````md\n```python\nd\n```\n````\n\n```text\n"
+    )
     assert [(f.word, f.first, f.end) for f in read_fences(page.splitlines())] == [
         ("python", 1, 2),
         ("py", 7, 8),
@@ -218,7 +224,10 @@ def test_a_sketch_in_a_page_is_no_syntax_error() -> None:
 
 
 def test_a_command_that_is_shown_is_a_note() -> None:
-    page = "# Run\n\n    $ x\n\n```bash\n$ python -m torch.distributed.launch --use_env --nproc_per_node=2 a.py\n```\n"
+    page = (
+        "# Run\n\n    $ x\n\n```bash\n"
+        "$ python -m torch.distributed.launch --use_env --nproc_per_node=2 a.py\n```\n"
+    )
     [finding] = lint_text(page, suffix=".md").findings
     assert (finding.code, finding.severity.value, finding.line) == ("lint.launch_module", "note", 6)
     assert finding.fix == "$ torchrun --nproc_per_node=2 a.py"
@@ -278,13 +287,14 @@ def test_a_folder_and_a_file_that_is_gone_are_reported(tmp_path) -> None:
     assert "cannot be opened" in (lint_file(tmp_path).file.remark or "")
 
 
-PIECES = st.sampled_from([
-    "import torch.distributed as dist\n", "dist.barrier()\n", "if rank == 0:\n", "    ", "\t", "f'{", "}'",
-    "'''", '"', "{", "}",
-    "(", ")", "```python\n", "~~~\n", "#", "\\", "\r", "\0", "%%bash\n", "!ls\n", "for x in y:\n",
-    "def f(x):\n", "return f(x)\n",
-    "x = x\n", "lambda: x\n", "type X[T] = 1\n", "class A(A):\n", "self.x = self.x\n", "é", "\u2028", "\x0c",
-])  # fmt: skip
+PIECES = st.sampled_from(
+    [
+        *("import torch.distributed as dist\n", "dist.barrier()\n", "if rank == 0:\n", "    ", "\t"),
+        *("f'{", "}'", "'''", '"', "{", "}", "(", ")", "```python\n", "~~~\n", "#", "\\", "\r", "\0"),
+        *("%%bash\n", "!ls\n", "for x in y:\n", "def f(x):\n", "return f(x)\n", "x = x\n"),
+        *("lambda: x\n", "type X[T] = 1\n", "class A(A):\n", "self.x = self.x\n", "é", "\u2028", "\x0c"),
+    ]
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -362,5 +372,8 @@ def test_names_that_stand_for_one_another_many_times_end_soon() -> None:
     names = [f"n{number}" for number in range(40)]
     lines = [f"    if c{number}:\n        {name} = {' or '.join(names)}" for number, name in enumerate(names)]
     body = "\n".join(lines)
-    text = f"import torch.distributed as dist\n\ndef f():\n    while True:\n{body.replace('    ', '        ')}\n        dist.broadcast(n3, src=n4)\n"
+    text = (
+        "import torch.distributed as dist\n\ndef f():\n    while True:\n"
+        f"{body.replace('    ', '        ')}\n        dist.broadcast(n3, src=n4)\n"
+    )
     assert lint_text(text).findings == ()

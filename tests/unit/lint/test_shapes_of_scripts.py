@@ -43,10 +43,14 @@ WITHOUT_SAMPLER = {
 }
 WITH_SAMPLER = {
     "by next": f"loader = DataLoader(data, 8, sampler=DistributedSampler(data))\n{BY_NEXT}",
-    "options": f"options = {{'sampler': DistributedSampler(data, shuffle=False)}}\nloader = DataLoader(data, 8, **options)\n{EPOCHS}",
-    "changed": f"options = {{}}\noptions['sampler'] = DistributedSampler(data, shuffle=False)\nloader = DataLoader(data, 8, **options)\n{EPOCHS}",
-    "added": f"options = dict(batch_size=8)\noptions.update(sampler=DistributedSampler(data, shuffle=False))\nloader = DataLoader(data, **options)\n{EPOCHS}",
-    "given": f"def make(**options):\n    return DataLoader(data, 8, **options)\n\nloader = make(sampler=DistributedSampler(data, shuffle=False))\n{EPOCHS}",
+    "options": f"options = {{'sampler': DistributedSampler(data, shuffle=False)}}\n"
+    f"loader = DataLoader(data, 8, **options)\n{EPOCHS}",
+    "changed": f"options = {{}}\noptions['sampler'] = DistributedSampler(data, shuffle=False)\n"
+    f"loader = DataLoader(data, 8, **options)\n{EPOCHS}",
+    "added": "options = dict(batch_size=8)\noptions.update(sampler=DistributedSampler(data, shuffle=False))\n"
+    f"loader = DataLoader(data, **options)\n{EPOCHS}",
+    "given": "def make(**options):\n    return DataLoader(data, 8, **options)\n\n"
+    f"loader = make(sampler=DistributedSampler(data, shuffle=False))\n{EPOCHS}",
 }
 
 

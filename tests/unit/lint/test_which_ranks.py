@@ -106,7 +106,8 @@ SOME_RANKS = {
     "named": "is_member = rank in members\nif is_member:\n    dist.barrier()",
     "and": "if args.pairs and rank in members:\n    dist.barrier()",
     "loop": "for members in plan:\n    if rank not in members:\n        continue\n    dist.new_group(members)",
-    "mesh": "from torch.distributed.device_mesh import DeviceMesh\nif rank in members:\n    DeviceMesh('cpu', members)",
+    "mesh": "from torch.distributed.device_mesh import DeviceMesh\nif rank in members:\n"
+    "    DeviceMesh('cpu', members)",
 }
 ALL_OR_A_GROUP = {
     "group": "if rank in members:\n    dist.barrier(group=group)",
@@ -271,10 +272,9 @@ if __name__ == "__main__":
 
 
 DEVICES = (
-    "torch.cuda.set_device(rank)", 'torch.device(f"cuda:{rank}")', 'torch.device("cuda:%d" % rank)',
-    "net.to(rank)",
-    "net.cuda(rank)", 'net.to(f"cuda:{rank}")', 'torch.device("cuda", rank)',
-)  # fmt: skip
+    *("torch.cuda.set_device(rank)", 'torch.device(f"cuda:{rank}")', 'torch.device("cuda:%d" % rank)'),
+    *("net.to(rank)", "net.cuda(rank)", 'net.to(f"cuda:{rank}")', 'torch.device("cuda", rank)'),
+)
 
 
 @walk(DEVICES)

@@ -23,11 +23,11 @@ START = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 
 def make_rank(number: int, **more: Any) -> RankRecord:
     """A rank that SIGTERM ended after a minute."""
-    values: dict[str, Any] = {
-        "rank": number, "pid": 100 + number, "started": START, "end": RankEnd.KILLED,
-        "ended": START + timedelta(minutes=1),
-        "exit_code": -15, "signal": "SIGTERM", "order": number + 1, "attempt": 1,
-    }  # fmt: skip
+    values: dict[str, Any] = (
+        {"rank": number, "pid": 100 + number, "started": START}
+        | {"end": RankEnd.KILLED, "ended": START + timedelta(minutes=1)}
+        | {"exit_code": -15, "signal": "SIGTERM", "order": number + 1, "attempt": 1}
+    )
     return RankRecord(**{**values, **more})
 
 
@@ -50,15 +50,13 @@ def make_job_run(**more: Any) -> JobRun:
     signals = (SignalSeen("SIGTERM", START + timedelta(seconds=59), passed_on=True),)
     step = StepTime(0.5, 90, 0.9, 60.0)
     findings = judge_run(RunFacts("a1", START, 61.0, 1, ranks, signals, (stall,), (), step, (), 40, ()))
-    values: dict[str, Any] = {
-        "outcome": Outcome.FAIL, "headline": findings[0].message, "findings": findings,
-        "command": ("torchrun", "train.py"),
-        "host": "a1", "run_id": "id", "started": START, "seconds": 61.0, "exit_status": 1, "signal": None,
-        "torch_version": "2.13", "variables": {"TORCH_FR_BUFFER_SIZE": "2000"}, "folder": None,
-        "world_size": 2,
-        "ranks": ranks, "steps": step, "shares": (RankShare(0, 0.2, 0.7, 0.1, 0.0, "train.py:3 in main", 9),),
-        "stalls": (stall,), "signals": signals, "kernel": (), "explained": None,
-        "cost": WatchCost(1.0, NOT_ASKED, 1, 40),
-        "unseen": ("the kernel log",),
-    }  # fmt: skip
+    values: dict[str, Any] = (
+        {"outcome": Outcome.FAIL, "headline": findings[0].message, "findings": findings}
+        | {"command": ("torchrun", "train.py"), "host": "a1", "run_id": "id", "started": START}
+        | {"seconds": 61.0, "exit_status": 1, "signal": None, "torch_version": "2.13"}
+        | {"variables": {"TORCH_FR_BUFFER_SIZE": "2000"}, "folder": None, "world_size": 2, "ranks": ranks}
+        | {"steps": step, "shares": (RankShare(0, 0.2, 0.7, 0.1, 0.0, "train.py:3 in main", 9),)}
+        | {"stalls": (stall,), "signals": signals, "kernel": (), "explained": None}
+        | {"cost": WatchCost(1.0, NOT_ASKED, 1, 40), "unseen": ("the kernel log",)}
+    )
     return JobRun(**{**values, **more})

@@ -162,9 +162,7 @@ def make_history():
 SERVICE_EXAMPLES = [
     make_live(),
     DeviceDocument(TAKEN_AT, "a1", make_device(5), make_live_device(make_device(5)), ()),
-    Processes(
-        TAKEN_AT, (ProcessUse("GPU-5", 5, PROCESS, TAKEN_AT, True),), (UserUse("ann", 1024, 1, 1),)
-    ),
+    Processes(TAKEN_AT, (ProcessUse("GPU-5", 5, PROCESS, TAKEN_AT, True),), (UserUse("ann", 1024, 1, 1),)),
     make_topology(),
     Sources(TAKEN_AT, (NVML,), (), (), SILENT),
     Findings(3, "pass", TAKEN_AT, ()),
@@ -193,9 +191,15 @@ SERVICE_EXAMPLES = [
     make_run(),
     RunEvents("20261120-1", (NumberedEvent(4, RunEvent(EventKind.STAGE, 0.1, 0, 4, stage="import")),)),
     Series(
-        1.0, 2.0, 4.0, 1.0, 1.0, (2.0, 3.0), (DeviceSeries("GPU-5", 5, None, {"pstate": (0.0, None)}),),
-        (ENTRY,)
+        1.0,
+        2.0,
+        4.0,
+        1.0,
+        1.0,
+        (2.0, 3.0),
+        (DeviceSeries("GPU-5", 5, None, {"pstate": (0.0, None)}),),
+        (ENTRY,),
     ),
     Timeline((ENTRY,)),
     make_history(),
-]  # fmt: skip
+]

@@ -118,11 +118,13 @@ def make_doctor_report():
 
 
 EXAMPLES = [
-    make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event(),
-    make_training_report(), make_lint_report(), make_job_run(), make_doctor_report(), make_judgement(),
+    *(make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event()),
+    *(make_training_report(), make_lint_report(), make_job_run(), make_doctor_report(), make_judgement()),
     *SERVICE_EXAMPLES,
-    *HANG_EXAMPLES, *HUB_EXAMPLES, *receipt_examples(),
-]  # fmt: skip
+    *HANG_EXAMPLES,
+    *HUB_EXAMPLES,
+    *receipt_examples(),
+]
 
 
 @walk(EXAMPLES, lambda noun: noun.SCHEMA)

@@ -42,8 +42,10 @@ def test_only_our_own_colours_stay():
 
 
 FAULT = (
-    "NVRM: Xid (PCI:0000:00:06): 31, pid=2701, name=python3, channel 0x0000000a, intr 00000000. MMU Fault: ENGINE "
-    "GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x8348_73e00000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
+    "NVRM: Xid (PCI:0000:00:06): 31, pid=2701, name=python3, channel 0x0000000a, intr 00000000. "
+    "MMU Fault: ENGINE "
+    "GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x8348_73e00000. "
+    "Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
 )
 
 

@@ -113,7 +113,10 @@ def test_another_server_and_a_page_without_ranks_are_sentences(page: bytes, titl
 
 
 def test_an_address_that_is_none_is_not_asked() -> None:
-    hostile = b"debug_server/rank0: b'http://127.0.0.1:1/@evil'\ndebug_server/rank1: b'http://a b:80'\nrank2: b'file:///x'"
+    hostile = (
+        b"debug_server/rank0: b'http://127.0.0.1:1/@evil'\ndebug_server/rank1: b'http://a b:80'\n"
+        b"rank2: b'file:///x'"
+    )
     with serving(front(hostile + b"debug_server/rank3: b'http://x:99999'")) as port:
         answers = read_debug_server(port, host="127.0.0.1", deadline_seconds=SOON)
     assert isinstance(answers, Missing)
@@ -140,7 +143,8 @@ def processes(root: Path, ports: dict[int, int], sockets: dict[int, list[int]]) 
         "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
     ]
     lines += [
-        f"   {inode}: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 {inode} 1"
+        f"   {inode}: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     "
+        f"0        0 {inode} 1"
         for inode, port in ports.items()
     ]
     for pid, inodes in sockets.items():

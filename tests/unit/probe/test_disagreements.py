@@ -27,12 +27,11 @@ def make_gpu(index, **readings):
 
 
 def view(source, at, gpu, **values):
-    known = {
-        "uuid": f"GPU-{gpu}", "bus_id": ABSENT, "name": "H100",
-        "memory_total_bytes": (80 if source == "gputil" else 79) * GIB,
-        "memory_used_bytes": ABSENT, "memory_free_bytes": ABSENT, "utilization_percent": ABSENT,
-        "driver_version": "580.1",
-    }  # fmt: skip
+    known = (
+        {"uuid": f"GPU-{gpu}", "bus_id": ABSENT, "name": "H100"}
+        | {"memory_total_bytes": (80 if source == "gputil" else 79) * GIB, "memory_used_bytes": ABSENT}
+        | {"memory_free_bytes": ABSENT, "utilization_percent": ABSENT, "driver_version": "580.1"}
+    )
     return DeviceView(source=source, source_index=at, **{**known, **values})
 
 

@@ -101,11 +101,14 @@ def test_a_driver_file_without_a_version_has_none():
 @pytest.mark.parametrize(
     ("text", "uuid"),
     [
-        ("Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-62f746b4-84e6-1ceb-95bd-447e7184d454\nBus Type: PCIe\n",
-         "GPU-62f746b4-84e6-1ceb-95bd-447e7184d454"),
+        (
+            "Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-62f746b4-84e6-1ceb-95bd-447e7184d454\n"
+            "Bus Type: PCIe\n",
+            "GPU-62f746b4-84e6-1ceb-95bd-447e7184d454",
+        ),
         ("Model: \t\t Unknown\nGPU UUID: \t GPU-????????-????-????-????-????????????\n", None),
     ],
-)  # fmt: skip
+)
 def test_the_driver_shows_a_uuid_once_the_gpu_is_up(text, uuid):
     assert parse_uuid(text) == uuid
 

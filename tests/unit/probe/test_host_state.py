@@ -165,12 +165,17 @@ def test_a_virtual_machine_shows_no_governor(tmp_path: Path):
 
 def test_rdma_ports_with_the_counters_that_they_have(tmp_path: Path):
     port = "sys/class/infiniband/mlx5_10/ports/1"
-    root = lay(tmp_path, {
-        f"{port}/state": "4: ACTIVE\n", f"{port}/phys_state": "5: LinkUp\n",
-        f"{port}/link_layer": "InfiniBand\n",
-        f"{port}/rate": "400 Gb/sec (4X NDR)\n", f"{port}/counters/link_downed": "3\n",
-        "sys/class/infiniband/mlx5_2/ports/1/state": "1: DOWN\n",
-    })  # fmt: skip
+    root = lay(
+        tmp_path,
+        {
+            f"{port}/state": "4: ACTIVE\n",
+            f"{port}/phys_state": "5: LinkUp\n",
+            f"{port}/link_layer": "InfiniBand\n",
+            f"{port}/rate": "400 Gb/sec (4X NDR)\n",
+            f"{port}/counters/link_downed": "3\n",
+            "sys/class/infiniband/mlx5_2/ports/1/state": "1: DOWN\n",
+        },
+    )
     second, tenth = read_infiniband_ports(root)
     assert (second["device"], second["state"], second["missing"]["rate_gbit_per_second"]) == (
         "mlx5_2",
@@ -240,14 +245,18 @@ def test_the_fabric_manager_is_found_by_its_name_and_its_log(tmp_path: Path):
 
 
 def test_iommu_kinds_are_those_of_the_gpus(tmp_path: Path):
-    root = lay(tmp_path, {
-        "sys/kernel/iommu_groups/1/type": "DMA-FQ\n", "sys/kernel/iommu_groups/2/type": "identity\n",
-        "sys/kernel/iommu_groups/1/devices/0000:00:1f.0/x": "",
-        "sys/kernel/iommu_groups/2/devices/0000:53:00.0/x": "",
-        "sys/bus/pci/devices/0000:53:00.0/vendor": "0x10de\n",
-        "sys/bus/pci/devices/0000:53:00.0/class": "0x030200\n",
-        "sys/bus/pci/devices/0000:00:1f.0/vendor": "0x8086\n",
-    })  # fmt: skip
+    root = lay(
+        tmp_path,
+        {
+            "sys/kernel/iommu_groups/1/type": "DMA-FQ\n",
+            "sys/kernel/iommu_groups/2/type": "identity\n",
+            "sys/kernel/iommu_groups/1/devices/0000:00:1f.0/x": "",
+            "sys/kernel/iommu_groups/2/devices/0000:53:00.0/x": "",
+            "sys/bus/pci/devices/0000:53:00.0/vendor": "0x10de\n",
+            "sys/bus/pci/devices/0000:53:00.0/class": "0x030200\n",
+            "sys/bus/pci/devices/0000:00:1f.0/vendor": "0x8086\n",
+        },
+    )
     assert read_iommu(root) == {"groups": 2, "kinds": ["identity"]}
 
 

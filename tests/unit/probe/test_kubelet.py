@@ -104,11 +104,10 @@ def test_each_way_of_giving_no_answer_is_told_in_a_sentence(asker, kubelet, tmp_
     with _talking(tmp_path / "web.sock", b"HTTP/1.1 400 Bad Request\r\n\r\n") as path:
         told["no gRPC"] = asker.ask(path, "5")
     reasons = {mode: answer["reason"] for mode, answer in told.items()}
-    assert reasons == {
-        "hang": "timed_out", "error": "error", "garbage": "error", "bad text": "error",
-        "absent": "source_absent",
-        "refused": "error", "long": "error", "no gRPC": "error",
-    }  # fmt: skip
+    assert reasons == (
+        {"hang": "timed_out", "error": "error", "garbage": "error", "bad text": "error"}
+        | {"absent": "source_absent", "refused": "error", "long": "error", "no gRPC": "error"}
+    )
     for mode, answer in told.items():
         assert answer["detail"].isprintable(), mode
         assert len(answer["detail"]) < 500, mode

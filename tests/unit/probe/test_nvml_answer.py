@@ -193,8 +193,11 @@ BEGINNINGS = ("use", "install", "run", "restart", "look", "find", "on")  # "on W
         (failure("library_absent", 12), make_machine(), "no NVIDIA driver"),
         (failure("library_absent", 12), IN_A_CONTAINER, "--gpus all"),
         (failure("library_absent", 12), make_machine(kernel_driver_version="580.1"), "LD_LIBRARY_PATH"),
-        (failure("library_absent", None, "No module named 'pynvml'"), make_machine(),
-            pip_command("nvidia-ml-py")),
+        (
+            failure("library_absent", None, "No module named 'pynvml'"),
+            make_machine(),
+            pip_command("nvidia-ml-py"),
+        ),
         (failure("driver_not_loaded", 9), make_machine(), "modprobe nvidia"),
         (failure("driver_not_loaded", 9), make_machine(kernel_modules=("nouveau",)), "blacklist nouveau"),
         (failure("driver_not_loaded", 9), IN_A_CONTAINER, "host"),
@@ -204,10 +207,12 @@ BEGINNINGS = ("use", "install", "run", "restart", "look", "find", "on")  # "on W
         (failure("failed", 999), make_machine(), "dmesg"),
         (failure("failed", 17), make_machine(device_nodes=("/dev/dxg",)), "wsl --update"),
         (failure("no_permission", 4), make_machine(device_nodes=("/dev/dxg",)), "/dev/dxg"),
-        *((failure("failed", None, f"{CANNOT_LOAD}: {words}"), make_machine(), step) for words,
-            step in UNLOADABLE),
+        *(
+            (failure("failed", None, f"{CANNOT_LOAD}: {words}"), make_machine(), step)
+            for words, step in UNLOADABLE
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_failure_names_the_next_step(failed, machine, step):
     nvml = nvml_answer_of(child(failed))
     words = explain_failure(nvml.failure, machine)

@@ -68,7 +68,8 @@ SLURM_CGROUPS = (
     ("0::/system.slice/n1_slurmstepd.scope/job_4/step_batch/user/task_special\n", 4),
     ("0::/../../slurmstepd.scope/job_5/step_0/user/task_3\n", 5),
     (
-        "11:devices:/slurm/uid_1001/job_123/step_0/task_0\n10:cpuset:/slurm/uid_1001/job_123/step_0\n1:name=systemd:/\n",
+        "11:devices:/slurm/uid_1001/job_123/step_0/task_0\n10:cpuset:/slurm/uid_1001/job_123/step_0\n"
+        "1:name=systemd:/\n",
         123,
     ),
     ("4:memory:/slurm_node7/uid_1/job_8/step_batch\n", 8),

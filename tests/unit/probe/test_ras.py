@@ -264,10 +264,23 @@ def test_an_answer_with_bytes_changed_or_lines_mixed_never_crashes(data: st.Data
     assert isinstance(look, RasLook)
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["communicators", "ranks",
-        "missing_ranks", "status", "rank", "collective_counts", "AllReduce", "hash", "size", "pid", "ras"]),
-        inner, max_size=5), max_leaves=20))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    "communicators ranks missing_ranks status rank collective_counts AllReduce hash "
+                    "size pid ras".split()
+                ),
+                inner,
+                max_size=5,
+            )
+        ),
+        max_leaves=20,
+    )
+)
 def test_json_of_any_shape_is_read_or_refused(value: object) -> None:
     try:
         look = parse_ras_answer(json.dumps({"communicators": [value], "ras": value}).encode())

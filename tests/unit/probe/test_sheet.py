@@ -14,11 +14,9 @@ def raising(error):
 
 def test_the_words_for_reasons_are_those_of_the_model():
     words = {
-        sheet.NOT_SUPPORTED, sheet.FUNCTION_NOT_FOUND, sheet.NO_PERMISSION, sheet.DEVICE_LOST,
-        sheet.SOURCE_ABSENT,
-        sheet.RESET_REQUIRED,
-        sheet.TIMED_OUT, sheet.ERROR,
-    }  # fmt: skip
+        *(sheet.NOT_SUPPORTED, sheet.FUNCTION_NOT_FOUND, sheet.NO_PERMISSION, sheet.DEVICE_LOST),
+        *(sheet.SOURCE_ABSENT, sheet.RESET_REQUIRED, sheet.TIMED_OUT, sheet.ERROR),
+    }
     # It asked, and knows how long ago and who uses the GPU.
     of_the_parent = {MissingReason.NOT_ASKED, MissingReason.ATTACHING, MissingReason.IN_USE}
     assert words == {reason.value for reason in MissingReason if reason not in of_the_parent}

@@ -20,13 +20,12 @@ from gpudiag.ranks.launchers import (
     outside_step,
 )
 
-SRUN = {
-    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CLUSTER_NAME": "gpudiag", "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-    "SLURM_NTASKS": "4",
-    "SLURM_STEP_NODELIST": "n[01-02]", "SLURM_JOB_NODELIST": "n[01-02]", "SLURM_SUBMIT_DIR": "/home/a",
-}  # fmt: skip
+SRUN = (
+    {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CLUSTER_NAME": "gpudiag"}
+    | {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_STEP_NUM_TASKS": "4"}
+    | {"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "n[01-02]"}
+    | {"SLURM_JOB_NODELIST": "n[01-02]", "SLURM_SUBMIT_DIR": "/home/a"}
+)
 BATCH = {
     "SLURM_JOB_ID": "7",
     "SLURM_PROCID": "0",
@@ -34,10 +33,11 @@ BATCH = {
     "SLURM_NNODES": "2",
     "SLURM_SUBMIT_DIR": "/home/a",
 }
-MPIRUN = {
-    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "PMIX_NAMESPACE": "1317208065", "PMIX_RANK": "1",
-}  # fmt: skip
+MPIRUN = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"} | {
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "PMIX_NAMESPACE": "1317208065",
+    "PMIX_RANK": "1",
+}
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_FD": "6", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 FLUX = {
     "FLUX_TASK_RANK": "2",
@@ -54,10 +54,11 @@ KUBEFLOW = {
     "PET_MASTER_PORT": "23456",
 }
 INDEXED = {"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-0.job", "MASTER_PORT": "29500"}
-TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "a1", "MASTER_PORT": "29500",
-}  # fmt: skip
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"} | {
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "a1",
+    "MASTER_PORT": "29500",
+}
 
 
 def find(

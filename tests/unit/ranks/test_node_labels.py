@@ -87,15 +87,20 @@ def test_kubernetes_labels_of_each_cloud_are_read_from_the_outermost_to_the_leaf
         ("{", "is no whole JSON"),
         ('{"items": []}', "has no object of kind Node"),
         ("SwitchName=s0 Nodes=tux[0-\n", "line 1 of --labels f: tux[0- is no list of names"),
-        ("SwitchName=s0 Switches=s1\nSwitchName=s1 Switches=s0\nSwitchName=s1 Nodes=a\n",
-            "is above and below itself"),
+        (
+            "SwitchName=s0 Switches=s1\nSwitchName=s1 Switches=s0\nSwitchName=s1 Nodes=a\n",
+            "is above and below itself",
+        ),
         ("BlockName=b1 Nodes=a\nNodes=b\n", "line 2 of --labels f names no switch and no block"),
         ("gpu01 leaf=s1\ngpu01 leaf=s2\n", "line 2 of --labels f: gpu01 has other labels above"),
-        ("gpu01 lef=s1\n", "line 1 of --labels f: 'lef' is none of core, spine, pod, block, rack, leaf, nvlink, rails"),
+        (
+            "gpu01 lef=s1\n",
+            "line 1 of --labels f: 'lef' is none of core, spine, pod, block, rack, leaf, nvlink, rails",
+        ),
         ("gpu01\n", "line 1 of --labels f: 'gpu01' has no label"),
         ("the quick brown fox\n", "is none of"),
     ]
-)  # fmt: skip
+)
 def test_what_is_no_file_of_labels_gets_one_sentence(case):
     text, words = case
     with pytest.raises(UsageError) as caught:

@@ -7,13 +7,13 @@ from gpudiag.reference.nvml import constant, constants_with_prefix
 from tests.walking import walk
 
 # Our words where they are not NVML's, for brevity or because NVML's says less.
-_OTHER_WORDS = {
-    "nvidia_vapps": "vapps", "nvidia_vpc": "vpc", "nvidia_vcs": "vcs", "nvidia_vws": "vws",
-    "nvidia_cloud_gaming": "cloud_gaming", "nvidia_vgaming": "cloud_gaming",
-    "nvidia_dla": "dla", "nvidia_vgamedev": "vgamedev", "nvidia_npu": "npu",
-    "ioh_topology_not_supported": "topology_not_supported", "chipset_not_suppored": "chipset_not_supported",
-    "disabled_by_regkey": "disabled",
-}  # fmt: skip
+_OTHER_WORDS = (
+    {"nvidia_vapps": "vapps", "nvidia_vpc": "vpc", "nvidia_vcs": "vcs"}
+    | {"nvidia_vws": "vws", "nvidia_cloud_gaming": "cloud_gaming"}
+    | {"nvidia_vgaming": "cloud_gaming", "nvidia_dla": "dla", "nvidia_vgamedev": "vgamedev"}
+    | {"nvidia_npu": "npu", "ioh_topology_not_supported": "topology_not_supported"}
+    | {"chipset_not_suppored": "chipset_not_supported", "disabled_by_regkey": "disabled"}
+)
 _TABLES = {
     "NVML_GPU_RECOVERY_ACTION_": vocabulary.RECOVERY_ACTIONS,
     "NVML_COMPUTEMODE_": vocabulary.COMPUTE_MODES,

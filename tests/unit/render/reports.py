@@ -81,12 +81,11 @@ REPORTS = {
 
 # Texts that break formats: line ends, markup, escapes, control characters, endless words, lone surrogates.
 NASTY = (
-    "a\nb", "a\r\nb", "<b>&amp;</b>", "]]>", "%0A::error::x", "::error title=x::y", "\x00\x1b[31mred\x07",
-    "`rm -rf`",
-    "| a | b |", '"} 1\nfake_metric 1', "\\", "'", "$(reboot)", "\u202egpj.exe", "\ud800", "\ufffe",
-    "x" * 5000, "", " ", "-->",
-    "@everyone", "[link](http://x)", "<script>alert(1)</script>", "\u2028", "日本語",
-)  # fmt: skip
+    *("a\nb", "a\r\nb", "<b>&amp;</b>", "]]>", "%0A::error::x", "::error title=x::y"),
+    *("\x00\x1b[31mred\x07", "`rm -rf`", "| a | b |", '"} 1\nfake_metric 1', "\\", "'"),
+    *("$(reboot)", "\u202egpj.exe", "\ud800", "\ufffe", "x" * 5000, "", " ", "-->"),
+    *("@everyone", "[link](http://x)", "<script>alert(1)</script>", "\u2028", "日本語"),
+)
 texts = st.one_of(st.sampled_from(NASTY), st.text(max_size=60))
 floats = st.floats(allow_nan=True, allow_infinity=True)
 scalars = st.one_of(texts, st.integers(), floats, st.booleans())

@@ -57,8 +57,12 @@ def test_a_finding_of_a_gpu_has_its_whole_identity_also_where_it_knows_less():
     for subject in (ON_GPU, by_place):
         labels = finding_labels(make_finding("gpu.lost", subject), MACHINE, {})
         assert {name: labels.get(name) for name in ("gpu", "uuid", "bus_id", "serial", "host")} == {
-            "gpu": "5", "uuid": GPU.id.uuid, "bus_id": GPU.id.bus_id, "serial": "1650000000005", "host": "a1",
-        }  # fmt: skip
+            "gpu": "5",
+            "uuid": GPU.id.uuid,
+            "bus_id": GPU.id.bus_id,
+            "serial": "1650000000005",
+            "host": "a1",
+        }
     gone = DeviceSubject("GPU-9", "00000000:9d:00.0", ABSENT, "a1")
     labels = finding_labels(make_finding("gpu.gone", gone), MACHINE, {})
     assert (labels["gpu"], labels["uuid"], labels["bus_id"]) == (

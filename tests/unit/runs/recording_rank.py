@@ -14,17 +14,16 @@ LATE_NANOSECONDS = 250_000_000 if RANK == 1 else 0
 
 def entry(number: int) -> dict[str, object]:
     """A collective that has ended, in the form of torch 2.13."""
-    return {
-        "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number,
-        "p2p_seq_id": 0,
-        "op_id": number, "profiling_name": "nccl:all_reduce", "state": "completed", "retired": True,
-        "is_p2p": False,
-        "time_created_ns": 1_795_000_000_000_000_000 + number * 500_000_000 + LATE_NANOSECONDS,
-        "time_discovered_started_ns": None,
-        "time_discovered_completed_ns": 1_795_000_001_000_000_000 + number * 500_000_000,
-        "input_sizes": [[8]], "output_sizes": [[8]], "input_dtypes": ["Float"], "output_dtypes": ["Float"],
-        "frames": [],
-    }  # fmt: skip
+    return (
+        {"record_id": number, "pg_id": 0, "process_group": ("0", "default_pg")}
+        | {"collective_seq_id": number, "p2p_seq_id": 0, "op_id": number}
+        | {"profiling_name": "nccl:all_reduce", "state": "completed", "retired": True, "is_p2p": False}
+        | {"time_created_ns": 1_795_000_000_000_000_000 + number * 500_000_000 + LATE_NANOSECONDS}
+        | {"time_discovered_started_ns": None}
+        | {"time_discovered_completed_ns": 1_795_000_001_000_000_000 + number * 500_000_000}
+        | {"input_sizes": [[8]], "output_sizes": [[8]], "input_dtypes": ["Float"]}
+        | {"output_dtypes": ["Float"], "frames": []}
+    )
 
 
 def main() -> None:

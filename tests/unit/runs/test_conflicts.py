@@ -8,9 +8,8 @@ from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_snapshot
 
 LOST = Missing(MissingReason.DEVICE_LOST)
 TRAINING = GpuProcess(
-    pid=42, kind="compute", memory_used_bytes=2**30, visible=True, user="ann", command="train.py",
-    container_id=NOT_SUPPORTED, started_at=NOT_SUPPORTED,
-)  # fmt: skip
+    42, "compute", 2**30, True, "ann", "train.py", container_id=NOT_SUPPORTED, started_at=NOT_SUPPORTED
+)
 BUSY, IDLE = {"processes": (TRAINING,)}, {"processes": ()}
 MACHINE = make_snapshot(
     make_device(0, **BUSY), make_device(1, **IDLE), make_device(2, responding=LOST), make_device(3, **IDLE)

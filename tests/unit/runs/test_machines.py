@@ -9,10 +9,10 @@ from gpudiag.runs.gate import worst_status
 from gpudiag.runs.machines import Look, MachinesLaunch
 from tests.unit.render.reports import HEALTHY
 
-LAUNCHED = {
-    "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
-}  # fmt: skip
+LAUNCHED = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "1"} | {
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
 
 
 def test_a_machine_that_sends_no_report_is_never_a_pass(monkeypatch, tmp_path):

@@ -27,14 +27,14 @@ from gpudiag.runs.placement import Placement, RanksWanted, judge_gpus, place_ran
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_machine, make_snapshot
 
 GIB = 1024**3
-IDLE: dict[str, Any] = {
-    "mig_mode": "disabled", "compute_mode": "default", "processes": (), "utilization_percent": 0,
-    "memory_used_bytes": 0, "memory_total_bytes": 80 * GIB
-}  # fmt: skip
+IDLE: dict[str, Any] = {"mig_mode": "disabled", "compute_mode": "default", "processes": ()} | {
+    "utilization_percent": 0,
+    "memory_used_bytes": 0,
+    "memory_total_bytes": 80 * GIB,
+}
 TRAINING = GpuProcess(
-    pid=42, kind="compute", memory_used_bytes=2**30, visible=True, user="ann", command="train.py",
-    container_id=NOT_ASKED, started_at=NOT_ASKED,
-)  # fmt: skip
+    42, "compute", 2**30, True, "ann", "train.py", container_id=NOT_ASKED, started_at=NOT_ASKED
+)
 LOST = Missing(MissingReason.DEVICE_LOST, "GPU is lost")
 
 

@@ -14,19 +14,17 @@ from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_snapshot
 
 ABSENT = Missing(MissingReason.SOURCE_ABSENT, "torch is not installed")
 NO_CUDA = Missing(MissingReason.NOT_SUPPORTED, "CPU build of torch")
-FACTS: dict[str, Any] = {
-    "version": "2.13.0", "python": "python3", "cuda_runtime_version": "13.0", "architectures": ("sm_90",),
-    "nccl_version": "2.29", "nccl_available": True, "gloo_available": True, "cuda_available": True,
-    "device_count": 3, "nvml_device_count": 3, "context_starts": True,
-}  # fmt: skip
-IDLE: dict[str, Any] = {
-    "mig_mode": "disabled", "compute_mode": "default", "processes": (), "utilization_percent": 0,
-    "memory_used_bytes": 0, "memory_total_bytes": 80 * 2**30
-}  # fmt: skip
-TRAINING = GpuProcess(
-    pid=42, kind="compute", memory_used_bytes=2**30, visible=True, user="ann", command="train.py",
-    container_id=ABSENT, started_at=ABSENT,
-)  # fmt: skip
+FACTS: dict[str, Any] = (
+    {"version": "2.13.0", "python": "python3", "cuda_runtime_version": "13.0"}
+    | {"architectures": ("sm_90",), "nccl_version": "2.29", "nccl_available": True, "gloo_available": True}
+    | {"cuda_available": True, "device_count": 3, "nvml_device_count": 3, "context_starts": True}
+)
+IDLE: dict[str, Any] = {"mig_mode": "disabled", "compute_mode": "default", "processes": ()} | {
+    "utilization_percent": 0,
+    "memory_used_bytes": 0,
+    "memory_total_bytes": 80 * 2**30,
+}
+TRAINING = GpuProcess(42, "compute", 2**30, True, "ann", "train.py", container_id=ABSENT, started_at=ABSENT)
 
 
 def machine(count: int = 3, torch: Any = None, **changed: dict[str, Any]) -> Snapshot:

@@ -106,11 +106,16 @@ def test_a_rank_that_finished_is_waited_for_by_nobody():
 
 GLOO = (
     "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
-    "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4. Received data size doesn't match\n"
-    "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1. This is typically caused by a remote worker crashing\n"
+    "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4. "
+    "Received data size doesn't match\n"
+    "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1. "
+    "This is typically caused by a remote worker crashing\n"
 )
 NCCL = "a1:77:79 [1] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer\n"
-CAUSE = "a1:70:72 [0] init.cc:957 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000\n"
+CAUSE = (
+    "a1:70:72 [0] init.cc:957 NCCL WARN Duplicate GPU detected : "
+    "rank 0 and rank 1 both on CUDA device 1b000\n"
+)
 
 
 def test_what_a_library_says_went_wrong_is_kept_and_echoes_are_not():

@@ -6,7 +6,10 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.sampler.host_activity import HostActivityReader
 
 MEMORY = "MemTotal: 1024 kB\nMemAvailable: 256 kB\nSwapTotal: 64 kB\nSwapFree: 16 kB\n"
-NETWORK = "Inter-|\n face |\n    lo: {lo} 1 0 0 0 0 0 0 9 1\n  eth0: {received} 1 0 0 0 0 0 0 {sent} 1\ndocker0: 77 0 0 0 0 0 0 0 7 0\n"
+NETWORK = (
+    "Inter-|\n face |\n    lo: {lo} 1 0 0 0 0 0 0 9 1\n  eth0: {received} 1 0 0 0 0 0 0 {sent} 1\n"
+    "docker0: 77 0 0 0 0 0 0 0 7 0\n"
+)
 
 
 @pytest.fixture
@@ -25,7 +28,10 @@ def write(
     (root / "proc/loadavg").write_text("1.50 1 1 1/2 3\n")
     (root / "proc/uptime").write_text("86400.25 99.00\n")
     (root / "proc/net/dev").write_text(NETWORK.format(lo=received * 9, received=received, sent=sent))
-    disks = f"   8 0 sda 1 0 {read} 1 1 0 4 1 0 0 0\n   8 1 sda1 1 0 {read} 1 1 0 4 1 0 0 0\n   7 0 loop0 1 0 {read} 1 1 0 0 0 0\n"
+    disks = (
+        f"   8 0 sda 1 0 {read} 1 1 0 4 1 0 0 0\n   8 1 sda1 1 0 {read} 1 1 0 4 1 0 0 0\n"
+        f"   7 0 loop0 1 0 {read} 1 1 0 0 0 0\n"
+    )
     (root / "proc/diskstats").write_text(disks)
 
 

@@ -4,24 +4,42 @@ from gpudiag.model.device import SourceState
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.sampler.picture import NvmlPicture
 
-LIBRARY = {"driver_version": "580.105.08", "nvml_version": "13", "cuda_driver_version": "13.0", "missing": {},
-           "missing_detail": {}}  # fmt: skip
+LIBRARY = {
+    "driver_version": "580.105.08",
+    "nvml_version": "13",
+    "cuda_driver_version": "13.0",
+    "missing": {},
+    "missing_detail": {},
+}
 
 
 def sheet(index: int, **readings) -> dict:
-    known = {"uuid": f"GPU-{index}", "bus_id": f"00000000:0{index}:00.0", "name": "NVIDIA H100",
-        "temperature_celsius": 30,
-             "utilization_percent": 5, "power_draw_watts": 70.0, "memory_total_bytes": 1, "pstate": 0,
-             "sm_clock_mhz": 1980}  # fmt: skip
-    return {**known, **readings, "missing": {}, "missing_detail": {}}
+    known = (
+        {"uuid": f"GPU-{index}", "bus_id": f"00000000:0{index}:00.0", "name": "NVIDIA H100"}
+        | {"temperature_celsius": 30, "utilization_percent": 5, "power_draw_watts": 70.0}
+        | {"memory_total_bytes": 1, "pstate": 0, "sm_clock_mhz": 1980}
+    )
+    return read(**(known | readings))
+
+
+def read(missing=None, **readings) -> dict:
+    """What a tick has of one GPU: these readings, and why others are missing."""
+    return {**readings, "missing": missing or {}, "missing_detail": {}}
 
 
 def tick(fast=None, slow=None, late=None, **more) -> dict:
     slow = {str(index): {"document": document, "processes": {}} for index, document in (slow or {}).items()}
-    return {"kind": "tick", "sequence": 1, "at": 1.0, "seconds": 0.001, "peers": {}, "xids": [], "slow": slow,
-            "fast": {str(index): one for index, one in (fast or {}).items()},
-            "late": {str(index): told for index, told in (late or {}).items()},
-            "interval": 1.0, "waited": 0.0, "longest": ("nvmlDeviceGetName", 0.001), **more}  # fmt: skip
+    fast = {str(index): one for index, one in (fast or {}).items()}
+    late = {str(index): told for index, told in (late or {}).items()}
+    times = {
+        "at": 1.0,
+        "seconds": 0.001,
+        "interval": 1.0,
+        "waited": 0.0,
+        "longest": ("nvmlDeviceGetName", 0.001),
+    }
+    given = {"peers": {}, "xids": [], "slow": slow, "fast": fast, "late": late}
+    return {"kind": "tick", "sequence": 1} | times | given | more
 
 
 def started(count: int = 2, now: float = 100.0) -> NvmlPicture:
@@ -139,8 +157,10 @@ def test_another_number_of_gpus_starts_from_nothing():
     assert [one.id.uuid for one in picture.answer(101.0).devices] == ["GPU-5"]
 
 
-VITAL = ("memory_total_bytes", "utilization_percent", "temperature_celsius", "power_draw_watts", "pstate",
-         "sm_clock_mhz")  # fmt: skip
+VITAL = (
+    *("memory_total_bytes", "utilization_percent", "temperature_celsius", "power_draw_watts", "pstate"),
+    "sm_clock_mhz",
+)
 
 
 def all_failed() -> dict:
@@ -163,17 +183,15 @@ def test_a_gpu_whose_vital_calls_all_fail_is_told_at_that_tick():
 def test_what_another_source_knows_stays_where_nvml_has_none():
     """Of a GPU with unified memory, the host gives the size, and NVML on every tick that it has none."""
     picture = started()
-    picture.add(tick(fast={1: {"utilization_percent": 9, "missing": {"memory_total_bytes": "not_supported"},
-                                "missing_detail": {}}}), 101.0)  # fmt: skip
+    without_size = read({"memory_total_bytes": "not_supported"}, utilization_percent=9)
+    picture.add(tick(fast={1: without_size}), 101.0)
     shown = picture.with_fast(replace(device(started(), 1), memory_total_bytes=128 << 30))
     assert (shown.memory_total_bytes, shown.utilization_percent) == (128 << 30, 9)
 
 
 def test_a_value_that_does_not_fit_costs_only_itself():
     picture = started()
-    picture.add(tick(fast={1: {"temperature_celsius": "hot", "utilization_percent": 9, "missing": {},
-        "missing_detail": {}}}),
-                 101.0)  # fmt: skip
+    picture.add(tick(fast={1: read(temperature_celsius="hot", utilization_percent=9)}), 101.0)
     odd = device(picture, 1, 101.0)
     assert odd.temperature_celsius == Missing(
         MissingReason.ERROR, "temperature_celsius should be int, not 'hot'"
@@ -298,9 +316,7 @@ def test_a_gpu_that_hangs_on_a_busy_host_is_found_all_the_same():
 def test_a_number_that_the_gpu_does_not_have_stays_absent_on_every_tick():
     """NVML of a GB10 answers 0 for its memory's controller, at any load."""
     picture = started()
-    picture.add(tick(fast={1: {"memory_utilization_percent": 0, "utilization_percent": 96, "missing": {},
-        "missing_detail": {}}}),
-                 101.0)  # fmt: skip
+    picture.add(tick(fast={1: read(memory_utilization_percent=0, utilization_percent=96)}), 101.0)
     absent = Missing(MissingReason.NOT_SUPPORTED, "the memory's controller is the processor's")
     shown = picture.with_fast(replace(device(started(), 1), memory_utilization_percent=absent))
     assert (shown.memory_utilization_percent, shown.utilization_percent) == (absent, 96)

@@ -58,8 +58,12 @@ def test_a_longer_step_is_made_of_the_samples_that_are_there(gone):
 
 
 def test_masks_keep_every_bit_and_counters_the_last():
-    ring = filled({NOW: {"clocks_event_mask": 8.0, "pcie_replay_count": 5.0},
-                   NOW + 1: {"clocks_event_mask": 64.0, "pcie_replay_count": 7.0}})  # fmt: skip
+    ring = filled(
+        {
+            NOW: {"clocks_event_mask": 8.0, "pcie_replay_count": 5.0},
+            NOW + 1: {"clocks_event_mask": 64.0, "pcie_replay_count": 7.0},
+        }
+    )
     assert points(ring, "clocks_event_mask", NOW, NOW + 1, 2, NOW + 1) == {NOW: 72.0}
     assert points(ring, "pcie_replay_count", NOW, NOW + 1, 2, NOW + 1) == {NOW: 7.0}
 

@@ -75,9 +75,9 @@ def test_what_others_stored_takes_its_place_and_is_shown_if_it_ended_while_peopl
     now = datetime.now(UTC)
 
     def job(name: str, hours: float, ended: float) -> Run:
-        at = now + timedelta(hours=hours)
-        return Run(name, "run", RunState.SUCCEEDED, {}, (), (), "gpudiag run -- x", None, at,
-                   ended_at=now + timedelta(hours=ended), outcome="fail")  # fmt: skip
+        at, end = now + timedelta(hours=hours), now + timedelta(hours=ended)
+        known = {}, (), (), "gpudiag run -- x", None, at
+        return Run(name, "run", RunState.SUCCEEDED, *known, ended_at=end, outcome="fail")
 
     own = Run("own", "nccl-test", RunState.RUNNING, {}, (), ("host",), "gpudiag", 60.0, now)
     manager._list.add(RunEntry(own))

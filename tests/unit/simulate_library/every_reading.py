@@ -190,18 +190,17 @@ READINGS = {
     },
 }
 
-READINGS |= {
-    "encoder_utilization_percent": 21, "decoder_utilization_percent": 22, "energy_joules": 5_000_000_123.456,
-    "nvlink_transmitted_bytes": 9 << 50, "nvlink_received_bytes": 8 << 50, "vgpu_license": "licensed",
-    "throttle_seconds": {
-        "power": 7015.5, "thermal": 2.25, "sync_boost": 3.5, "board_limit": 4.75, "reliability": 5.125,
-    },
-    "graphics_activity_percent": 91.25, "sm_activity_percent": 82.5, "sm_occupancy_percent": 33.125,
-    "tensor_activity_percent": 44.5, "dram_activity_percent": 55.75, "fp64_activity_percent": 1.5,
-    "fp32_activity_percent": 2.5, "fp16_activity_percent": 3.5,
-    "pcie_transmitted_bytes_per_second": 1000.5 * 2**20, "pcie_received_bytes_per_second": 2000.5 * 2**20,
-    "nvlink_transmitted_bytes_per_second": 3e5 * 2**20, "nvlink_received_bytes_per_second": 2e5 * 2**20,
-}  # fmt: skip
+_THROTTLED = {"power": 7015.5, "thermal": 2.25, "sync_boost": 3.5, "board_limit": 4.75, "reliability": 5.125}
+READINGS |= (
+    {"encoder_utilization_percent": 21, "decoder_utilization_percent": 22, "vgpu_license": "licensed"}
+    | {"nvlink_transmitted_bytes": 9 << 50, "nvlink_received_bytes": 8 << 50}
+    | {"energy_joules": 5_000_000_123.456, "throttle_seconds": _THROTTLED}
+    | {"graphics_activity_percent": 91.25, "sm_activity_percent": 82.5, "sm_occupancy_percent": 33.125}
+    | {"tensor_activity_percent": 44.5, "dram_activity_percent": 55.75, "fp64_activity_percent": 1.5}
+    | {"fp32_activity_percent": 2.5, "fp16_activity_percent": 3.5}
+    | {"pcie_transmitted_bytes_per_second": 1000.5 * 2**20, "pcie_received_bytes_per_second": 2000.5 * 2**20}
+    | {"nvlink_transmitted_bytes_per_second": 3e5 * 2**20, "nvlink_received_bytes_per_second": 2e5 * 2**20}
+)
 
 
 # reading -> each way to ask for it

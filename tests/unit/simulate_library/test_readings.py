@@ -16,10 +16,12 @@ from tests.unit.simulate_library.machines import ask, make_gpu, make_machine, ru
 _SCRIPT = Path(__file__).parent / "every_reading.py"
 # What no call of one GPU gives: facts of CUDA and of sysfs, what the probe concludes, and what is
 # between GPUs; MIG instances and peers have tests of their own.
-_NOT_ASKED = {
-    "id", "responding", "memory_kind", "cuda_ordinal", "pcie_width_slot_max", "mig_instances", "peers",
-    "pci_subsystem_id", "nvlink_throughput_bytes_per_second",
-}  # fmt: skip
+_NOT_ASKED = set(
+    """
+    id responding memory_kind cuda_ordinal pcie_width_slot_max mig_instances peers pci_subsystem_id
+    nvlink_throughput_bytes_per_second
+    """.split()
+)
 _SwitchOn = Callable[[Scenario], Session]
 
 # Readings that share a call are refused together.

@@ -12,12 +12,13 @@ from gpudiag.simulate.loader import base_machines
 from gpudiag.simulate.scenario import Scenario
 from tests.unit.simulate_scenarios.machines import device_of, listed, machine
 
-NAMED_IN_THE_ISSUE = {
-    "h100x8", "a100x8", "h200x8", "b200x8", "a10x1", "t4x1", "rtx4090x2", "gb10", "h100-mig",
-    "h100x8-container2", "h100x8-slurm4", "wsl2-rtx", "laptop", "no-persistence", "none",
-    "gb200x4", "gb300x4", "gh200", "l40sx8", "v100x8", "a6000x4", "a100-pciex4", "vgpu", "a100x16", "h100-vm",
-    "h200-vm",
-}  # fmt: skip
+NAMED_IN_THE_ISSUE = set(
+    """
+    h100x8 a100x8 h200x8 b200x8 a10x1 t4x1 rtx4090x2 gb10 h100-mig h100x8-container2 h100x8-slurm4
+    wsl2-rtx laptop no-persistence none gb200x4 gb300x4 gh200 l40sx8 v100x8 a6000x4 a100-pciex4 vgpu
+    a100x16 h100-vm h200-vm
+    """.split()
+)
 # Readings from the library or from the place on the machine, not from the machine file.
 PEERS = "peers"
 SUBSYSTEM = "pci_subsystem_id"  # a key of a GPU in a machine file, and no reading there
@@ -83,11 +84,11 @@ def test_memory_adds_up(base: Scenario):
 
 
 def test_nothing_that_counts_faults_counts_any_that_matters(base: Scenario):
-    faultless = {
-        "ecc_uncorrected_volatile": 0, "ecc_uncorrected_aggregate": 0, "row_remap_pending": False,
-        "row_remap_failed": False, "page_retirement_pending": False, "recovery_action": "none",
-        "compute_mode": "default", "clocks_event_reasons": ["gpu_idle"], "responding": True,
-    }  # fmt: skip
+    faultless = (
+        {"ecc_uncorrected_volatile": 0, "ecc_uncorrected_aggregate": 0, "row_remap_pending": False}
+        | {"row_remap_failed": False, "page_retirement_pending": False, "recovery_action": "none"}
+        | {"compute_mode": "default", "clocks_event_reasons": ["gpu_idle"], "responding": True}
+    )
     for gpu in base.gpus:
         for name, healthy in faultless.items():
             assert gpu.readings.get(name, healthy) == healthy

@@ -95,10 +95,10 @@ def test_the_probe_reads_the_faults_lines():
     events = list(parse_kernel_lines((NOW, line) for line in kernel_log(scenario)))
     xids = {(event.bus_id, event.xid_code) for event in events if event.xid_code is not None}
     assert xids == {
-        ("00000000:86:00.0", 79), ("00000000:64:00.0", 48), ("00000000:64:00.0", 63),
-        ("00000000:a8:00.0", 154), ("00000000:75:00.0", 74), ("00000000:86:00.0", 154),
-            ("00000000:64:00.0", 154), ("00000000:75:00.0", 154),
-    }  # fmt: skip
+        *(("00000000:86:00.0", 79), ("00000000:64:00.0", 48), ("00000000:64:00.0", 63)),
+        *(("00000000:a8:00.0", 154), ("00000000:75:00.0", 74), ("00000000:86:00.0", 154)),
+        *(("00000000:64:00.0", 154), ("00000000:75:00.0", 154)),
+    }
     assert {event.recovery_action for event in events} == {None, "gpu_reset", "node_reboot"}
 
 

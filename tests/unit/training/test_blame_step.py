@@ -115,9 +115,14 @@ def test_gradients_that_are_computed_and_reach_no_parameter_are_not_averaged() -
     lost = {"unused": TENSORS, "gradients": (), "computed_error": 1e-8}
     measurement = with_steps({(rank, 0): lost for rank in (0, 1)})
     proofs = tuple(make_proof(rank, optimizer_state_here=0, moved=False) for rank in (0, 1))
-    finding = first(make_measurement(strategy="fsdp2", steps=measurement.steps, proofs=proofs, starts=tuple(
-        make_start(rank, parameters_here=50) for rank in (0, 1)
-    )))  # fmt: skip
+    finding = first(
+        make_measurement(
+            strategy="fsdp2",
+            steps=measurement.steps,
+            proofs=proofs,
+            starts=tuple(make_start(rank, parameters_here=50) for rank in (0, 1)),
+        )
+    )
     assert (finding.code, rank_of(finding)) == ("train.not_averaged", None)
     assert "none reached the parameters" in finding.message
     unknown = {**lost, "computed_error": Missing(MissingReason.NOT_ASKED)}

@@ -187,9 +187,13 @@ OWN_LINE = "/opt/x/gpudiag/training/script_main.py:45"
 
 def test_an_exception_is_placed_at_the_users_line_without_stage_or_iteration():
     error = incident(
-        1, exception="JSONDecodeError", message="Expecting value", raised_at="/lib/decoder.py:353",
-        iteration=4, place=OWN_LINE,
-    )  # fmt: skip
+        1,
+        exception="JSONDecodeError",
+        message="Expecting value",
+        raised_at="/lib/decoder.py:353",
+        iteration=4,
+        place=OWN_LINE,
+    )
     (finding,) = judge(error, raised={1: INSIDE})
     assert finding.message == "rank 1 raised JSONDecodeError at train.py:7 in load: Expecting value"
     facts = {fact.name: fact.value for fact in finding.evidence}
@@ -239,7 +243,10 @@ def test_different_ends_stay_apart():
     assert len(judge(*errors, raised=dict.fromkeys(range(3), INSIDE))) == 2
 
 
-SIZES = "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1336 vs 668. Received data size doesn't match"
+SIZES = (
+    "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1336 vs 668. "
+    "Received data size doesn't match"
+)
 
 
 def test_what_a_library_wrote_before_it_ended_a_rank_explains_it():
@@ -267,7 +274,10 @@ def test_a_full_shared_memory_is_named_where_a_loader_died_of_it():
     caught = (
         "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
     )
-    caught += "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2>: No space left on device (28)\n"
+    caught += (
+        "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2>: "
+        "No space left on device (28)\n"
+    )
     (finding,) = judge(
         incident(1, exception="RuntimeError", message=caught, raised_at="x"), raised={1: INSIDE}
     )

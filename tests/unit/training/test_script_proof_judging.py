@@ -107,9 +107,11 @@ def test_a_look_before_the_first_step_accuses_nobody_whose_parameters_are_alike(
 
 def test_other_parameters_on_every_rank_are_model_parallelism_where_gradients_cross_in_another_way() -> None:
     codes, seen = judge(
-        lambda rank: {"parameters": looks(f"r{rank}"), "forwards": 0, "wrapped": 0, "crossed": 40,
-            "samples": tuple(range(10)), "share": None, "sampler": "whole"}
-    )  # fmt: skip
+        lambda rank: (
+            {"parameters": looks(f"r{rank}"), "forwards": 0, "wrapped": 0, "crossed": 40}
+            | {"samples": tuple(range(10)), "share": None, "sampler": "whole"}
+        )
+    )
     assert codes == []
     assert isinstance(seen["parameters_alike"], Missing)
     assert isinstance(seen["own_samples"], Missing)
@@ -141,13 +143,17 @@ def test_samples_that_repeat_on_one_rank_tell_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda rank: {"sampler": "other", "share": None, "samples": tuple(range(10))},
-            "sampler that is there"),
+        (
+            lambda rank: {"sampler": "other", "share": None, "samples": tuple(range(10))},
+            "sampler that is there",
+        ),
         (lambda rank: {"share": (0, RANKS)}, "this rank: num_replicas="),
-        (lambda rank: {"sampler": "whole", "share": None, "samples": tuple(range(10))},
-            "a DistributedSampler with"),
+        (
+            lambda rank: {"sampler": "whole", "share": None, "samples": tuple(range(10))},
+            "a DistributedSampler with",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_sampler_that_is_in_place_is_not_to_be_added(change: Any, words: str) -> None:
     facts = {rank: rank_facts(rank, **change(rank)) for rank in range(RANKS)}
     (finding, *_), _ = judge_proof(facts, SCRIPT, "a1", ended_well=True)

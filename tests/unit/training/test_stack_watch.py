@@ -233,8 +233,12 @@ def run_probe(code: str, *, network: bool = False) -> list[str]:
     program = program.replace("NETWORK", str(network))
     done = subprocess.run(
         [sys.executable, "-c", f"{program}\n{textwrap.dedent(code)}\nwatcher.join()"],
-        capture_output=True, text=True, timeout=60, check=True, cwd=Path(__file__).parents[3],
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
     return done.stdout.splitlines()
 
 

@@ -85,7 +85,10 @@ def test_words_of_a_library():
 
 
 def test_variables_of_torch():
-    header = 'static std::vector<std::string> X = {\n    "TORCH_NCCL_X",\n    "NCCL_X"}; getCvarInt({"TORCH_FR_B"})'
+    header = (
+        'static std::vector<std::string> X = {\n    "TORCH_NCCL_X",\n'
+        '    "NCCL_X"}; getCvarInt({"TORCH_FR_B"})'
+    )
     assert sorted(parsers.parse_torch_variables(header)) == ["TORCH_FR_B", "TORCH_NCCL_X"]
 
 
@@ -110,7 +113,10 @@ def test_codes_of_the_driver_and_of_the_catalogue():
 
 
 def test_errors_drivers_builds_and_deprecations():
-    header = "    cudaErrorInvalidValue                =     1,\n CUDA_SUCCESS = 0,\n    CUDA_ERROR_UNKNOWN = 999\n"
+    header = (
+        "    cudaErrorInvalidValue                =     1,\n CUDA_SUCCESS = 0,\n"
+        "    CUDA_ERROR_UNKNOWN = 999\n"
+    )
     assert parsers.parse_cuda_errors(header) == {"cudaErrorInvalidValue": "1", "CUDA_ERROR_UNKNOWN": "999"}
     assert parsers.parse_minimum_drivers(PAGE) == {"13": "580", "12": "525"}
     assert parsers.parse_minimum_drivers("CUDA 13.x\n\n>= 580\n") == {"13": "580"}

@@ -23,12 +23,17 @@ _FACTS = SamplerFacts(
 )
 _ABSENT = Missing(MissingReason.SOURCE_ABSENT)
 HOST = HostActivity(
-    processors_busy_percent=37.4, processors_waiting_percent=2.0, load_average=71.5,
+    processors_busy_percent=37.4,
+    processors_waiting_percent=2.0,
+    load_average=71.5,
     memory_total_bytes=2015 * GIB,
-    memory_available_bytes=1200 * GIB, swap_used_bytes=0, network_received_bytes_per_second=1.25e9,
-    network_transmitted_bytes_per_second=0.4e9, disk_read_bytes_per_second=_ABSENT,
+    memory_available_bytes=1200 * GIB,
+    swap_used_bytes=0,
+    network_received_bytes_per_second=1.25e9,
+    network_transmitted_bytes_per_second=0.4e9,
+    disk_read_bytes_per_second=_ABSENT,
     disk_written_bytes_per_second=3.2e8,
-)  # fmt: skip
+)
 
 
 def process_of(process: GpuProcess) -> GpuProcess:

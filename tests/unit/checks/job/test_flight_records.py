@@ -84,7 +84,8 @@ def test_lines_and_numbers_are_in_the_sentence() -> None:
         job(r0=(call(3), waits), r1=(call(3), waits), r2=(call(3),), r3=(call(3), waits))
     ).differences
     assert one.message == (
-        "rank 2 has not launched all_reduce number 4 of the default group, in which ranks 0, 1 and 3 wait (train.py:10); "
+        "rank 2 has not launched all_reduce number 4 of the default group, in which ranks 0, "
+        "1 and 3 wait (train.py:10); "
         "its last there is all_reduce number 3 (train.py:10)"
     )
 

@@ -40,6 +40,16 @@ class Case:
     call: str = ""
 
 
+def by_frame(name: str, file: str, function: str) -> Case:
+    return Case(name, thread(inside(file, function)), KnownBy.FRAME, function)
+
+
+def by_native(name: str, *native: str) -> Case:
+    """A wait that the last of these C functions shows."""
+    return Case(name, thread(own("step()"), *native), KnownBy.NATIVE, native[-1].partition(" ")[0])
+
+
+LOGS = inside("transformers/trainer.py", "_maybe_log", "loss = tr_loss.mean().item()")
 PYTHON = "_PyEval_EvalFrameDefault"
 CASES = (
     Case("item", thread(own("log(step, value.flatten()[0].item())")), KnownBy.LINE, ".item()"),
@@ -53,35 +63,21 @@ CASES = (
     Case("format", thread(own('name = f"{loss}"')), KnownBy.LINE, "the value of a tensor"),
     Case("cupy", thread(own("a = cp.asnumpy(b)")), KnownBy.LINE, ".asnumpy()"),
     Case("jax's line", thread(own("y = step(x).block_until_ready()")), KnownBy.LINE, ".block_until_ready()"),
-    Case("synchronize", thread(inside("torch/cuda/__init__.py", "synchronize")), KnownBy.FRAME,
-        "synchronize"),
-    Case("event", thread(inside("torch/cuda/streams.py", "Event.synchronize")), KnownBy.FRAME,
-        "Event.synchronize"),
-    Case("fsdp's event", thread(inside("torch/cuda/streams.py", "Event.wait")), KnownBy.FRAME, "Event.wait"),
-    Case("a tensor printed", thread(inside("torch/_tensor_str.py", "_str_intern")), KnownBy.FRAME,
-        "_str_intern"),
-    Case("jax", thread(inside("jax/_src/interpreters/pxla.py", "ExecuteReplicated.__call__")), KnownBy.FRAME,
-        "ExecuteReplicated.__call__"),
-    Case("jax's array", thread(inside("jax/_src/array.py", "ArrayImpl._value")), KnownBy.FRAME,
-        "ArrayImpl._value"),
-    Case("numba", thread(inside("numba/cuda/cudadrv/driver.py", "Stream.synchronize")), KnownBy.FRAME,
-        "Stream.synchronize"),
-    Case("trainer", thread(inside("transformers/trainer.py", "_maybe_log", "loss = tr_loss.mean().item()")),
-        KnownBy.LINE, ".item()"),
-    Case("native", thread(own("step()"), "clock_gettime (libc.so.6)", "cuStreamSynchronize (libcuda.so.580)"),
-        KnownBy.NATIVE, "cuStreamSynchronize"),
-    Case("event's", thread(own("step()"), "cuEventSynchronize (libcuda.so.1)"), KnownBy.NATIVE,
-        "cuEventSynchronize"),
-    Case("context's", thread(own("step()"), "cuCtxSynchronize (libcuda.so.1)"), KnownBy.NATIVE,
-        "cuCtxSynchronize"),
-    Case("copy", thread(own("step()"), "cuMemcpyDtoHAsync_v2 (libcuda.so.1)"), KnownBy.NATIVE,
-        "cuMemcpyDtoHAsync_v2"),
-    Case("full queue", thread(own("step()"), "cuLaunchKernelEx (libcuda.so.1)"), KnownBy.NATIVE,
-        "cuLaunchKernelEx"),
-    Case("hip", thread(own("step()"), "hipStreamSynchronize (libamdhip64.so.6)"), KnownBy.NATIVE,
-        "hipStreamSynchronize"),
-    Case("hsa", thread(own("step()"), "hsa_signal_wait_scacquire (libhsa-runtime64.so.1)"), KnownBy.NATIVE,
-        "hsa_signal_wait_scacquire"),
+    by_frame("synchronize", "torch/cuda/__init__.py", "synchronize"),
+    by_frame("event", "torch/cuda/streams.py", "Event.synchronize"),
+    by_frame("fsdp's event", "torch/cuda/streams.py", "Event.wait"),
+    by_frame("a tensor printed", "torch/_tensor_str.py", "_str_intern"),
+    by_frame("jax", "jax/_src/interpreters/pxla.py", "ExecuteReplicated.__call__"),
+    by_frame("jax's array", "jax/_src/array.py", "ArrayImpl._value"),
+    by_frame("numba", "numba/cuda/cudadrv/driver.py", "Stream.synchronize"),
+    Case("trainer", thread(LOGS), KnownBy.LINE, ".item()"),
+    by_native("native", "clock_gettime (libc.so.6)", "cuStreamSynchronize (libcuda.so.580)"),
+    by_native("event's", "cuEventSynchronize (libcuda.so.1)"),
+    by_native("context's", "cuCtxSynchronize (libcuda.so.1)"),
+    by_native("copy", "cuMemcpyDtoHAsync_v2 (libcuda.so.1)"),
+    by_native("full queue", "cuLaunchKernelEx (libcuda.so.1)"),
+    by_native("hip", "hipStreamSynchronize (libamdhip64.so.6)"),
+    by_native("hsa", "hsa_signal_wait_scacquire (libhsa-runtime64.so.1)"),
     Case("by a lock", thread(own("loss.item()"), state="S", syscall="futex"), KnownBy.LINE, ".item()"),
     # What is none.
     Case("python's own loop", thread(own("loss.item()"), PYTHON), None),
@@ -93,7 +89,7 @@ CASES = (
     Case("a dict's items", thread(own("for k in table.items():")), None),
     Case("a loader", thread(inside("torch/utils/data/dataloader.py", "_next_data", "data.cpu()")), None),
     Case("nccl", thread(own("step()"), "accept (libc.so.6)", "pncclAllReduce (libnccl.so.2)"), None),
-)  # fmt: skip
+)
 
 
 @walk(CASES, lambda case: case.name)

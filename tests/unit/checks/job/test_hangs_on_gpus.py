@@ -29,34 +29,47 @@ class OnGpu:
     rank: int | None = None
     words: tuple[str, ...] = ()
 
+    def says(self, *words: str) -> "OnGpu":
+        return replace(self, words=words)
+
 
 RECORDED = (
-    OnGpu("spin", ERROR, "hang.unknown", None, ("ranks 0 and 1", "train.py:90", "the same 47 collectives",
-        "long, or never ends")),
-    OnGpu("skip", FAIL, "hang.other_collective", 1, ("step 21", "step 20", "42 AllReduce", "rank 1 43",
-        "train.py:90")),
-    OnGpu("fifo", FAIL, "hang.file", 1, ("opens the FIFO", "train.py:15 in load_batch",
-        "rank 0 waits for its GPU")),
-    OnGpu("pyloop", FAIL, "hang.loop", 1, ("train.py:38 in tokenize", "while True",
-        "rank 0 waits for its GPU")),
-    OnGpu("size", FAIL, "hang.other_size", None, ("rank 0", "float32 []", "rank 1", "float32 [1048576]",
-        "train.py:90")),
-    OnGpu("order", FAIL, "hang.other_collective", None, ("process group 1", "process group 2", "train.py:52",
-        "another order")),
-    OnGpu("stop", FAIL, "hang.stopped", 1, ("SIGSTOP", "train.py:69")),
+    OnGpu("spin", ERROR, "hang.unknown", None).says(
+        "ranks 0 and 1", "train.py:90", "the same 47 collectives", "long, or never ends"
+    ),
+    OnGpu("skip", FAIL, "hang.other_collective", 1).says(
+        "step 21", "step 20", "42 AllReduce", "rank 1 43", "train.py:90"
+    ),
+    OnGpu("fifo", FAIL, "hang.file", 1).says(
+        "opens the FIFO", "train.py:15 in load_batch", "rank 0 waits for its GPU"
+    ),
+    OnGpu("pyloop", FAIL, "hang.loop", 1).says(
+        "train.py:38 in tokenize", "while True", "rank 0 waits for its GPU"
+    ),
+    OnGpu("size", FAIL, "hang.other_size", None).says(
+        "rank 0", "float32 []", "rank 1", "float32 [1048576]", "train.py:90"
+    ),
+    OnGpu("order", FAIL, "hang.other_collective", None).says(
+        "process group 1", "process group 2", "train.py:52", "another order"
+    ),
+    OnGpu("stop", FAIL, "hang.stopped", 1).says("SIGSTOP", "train.py:69"),
     OnGpu("slow", PASS, words=("not hanging",)),
     OnGpu("healthy", PASS, words=("not hanging",)),
-    OnGpu("loader", FAIL, "hang.loader", 1, ("worker", "the FIFO", "train2.py:21 in Shards.read_shard",
-        "train2.py:107")),
-    OnGpu("uneven", FAIL, "hang.other_collective", 1, ("barrier at train2.py:110", "left the loop", "step 20",
-        "rank 0 42")),
-    OnGpu("lit_callback", FAIL, "hang.file", 1, ("lit.py:20 in Upload.on_train_batch_end", "barrier",
-        "the FIFO")),
-    OnGpu("jax_hang", ERROR, "hang.unknown", 0, ("jaxjob.py:13", "its kernel is long, or never ends")),
-    OnGpu("evalok", WARN, "hang.works_alone", 0, ("evaluates (validate)", "train2.py:48", "rank 1 waits in",
-        "300 s")),
+    OnGpu("loader", FAIL, "hang.loader", 1).says(
+        "worker", "the FIFO", "train2.py:21 in Shards.read_shard", "train2.py:107"
+    ),
+    OnGpu("uneven", FAIL, "hang.other_collective", 1).says(
+        "barrier at train2.py:110", "left the loop", "step 20", "rank 0 42"
+    ),
+    OnGpu("lit_callback", FAIL, "hang.file", 1).says(
+        "lit.py:20 in Upload.on_train_batch_end", "barrier", "the FIFO"
+    ),
+    OnGpu("jax_hang", ERROR, "hang.unknown", 0).says("jaxjob.py:13", "its kernel is long, or never ends"),
+    OnGpu("evalok", WARN, "hang.works_alone", 0).says(
+        "evaluates (validate)", "train2.py:48", "rank 1 waits in", "300 s"
+    ),
     OnGpu("longkernel", PASS, words=("step 20 -> 21",)),
-)  # fmt: skip
+)
 _MOVE = ("slow", "healthy", "longkernel")
 
 
@@ -190,7 +203,7 @@ def test_who_left_the_loop_of_a_rank_that_waits_for_its_gpu_had_fewer_steps_also
     assert (soon.outcome, soon.findings[0].code) == (WARN, "hang.works_alone"), soon.headline
     assert "after 60 s it is called a hang" in soon.headline
     late = judge_job(job, HangLimits(idle=1.0))
-    check(OnGpu("uneven", FAIL, "hang.other_collective", 1, ("left the loop", "for more than 1 s")), late)
+    check(OnGpu("uneven", FAIL, "hang.other_collective", 1).says("left the loop", "for more than 1 s"), late)
     works = judge_job(with_gpus(job, WORKING, BUSY), HangLimits(idle=1.0))
     assert (works.outcome, works.findings[0].code) == (WARN, "hang.works_alone"), works.headline
 

@@ -20,15 +20,15 @@ def records(**late: float) -> list[FlightRecord]:
     """Forty steps of 0.5 s, each with a collective, of three ranks that launch it later than at the step's
     end.
     """
+
+    def launched(rank: int, step: int) -> float:
+        return 1000.0 + 0.5 * step + late.get(f"r{rank}", 0.0) + 0.001 * ((step * 7 + rank) % 3)
+
     return [
-        FlightRecord(
-            rank, "2.10", "2.28.9", (), (),
-            tuple(launch(step, 1000.0 + 0.5 * step + late.get(f"r{rank}",
-                0.0) + 0.001 * ((step * 7 + rank) % 3)) for step in range(40)),
-            f"rank_{rank}",
-        )
+        FlightRecord(rank, "2.10", "2.28.9", (), (), launches, f"rank_{rank}")
         for rank in range(3)
-    ]  # fmt: skip
+        for launches in [tuple(launch(step, launched(rank, step)) for step in range(40))]
+    ]
 
 
 def test_the_rank_that_launches_last_is_named_with_how_late_it_is() -> None:

@@ -104,7 +104,8 @@ RECORDED = (
         "hang.threads_share_group",
         None,
         (
-            "the threads AsyncCheckpointExecutor_0 of ranks 0-3 wait in the gather_object (started by async_save at threads.py:57 in saves)",
+            "the threads AsyncCheckpointExecutor_0 of ranks 0-3 wait in the gather_object (started by "
+            "async_save at threads.py:57 in saves)",
             "of the default process group",
             "main threads of ranks 0-3 wait in the barrier (threads.py:59 in saves) of the same group",
         ),

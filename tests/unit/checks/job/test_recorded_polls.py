@@ -20,21 +20,29 @@ class Recorded:
     name: str
     code: str
     rank: int | None
-    words: tuple[str, ...]
+    words: tuple[str, ...] = ()
+
+    def says(self, *words: str) -> "Recorded":
+        return replace(self, words=words)
 
 
 RECORDED = (
-    Recorded("polls/loaders", "hang.loader", None,
-        ("ranks 0 and 1", "worker", "job.py:21 in Rows.__getitem__")),
-    Recorded("polls/ring", "hang.network", 2, ("answer from 127.0.0.1:", "job.py:56 in load_adapter",
-        "ranks 0 and 1 only poll")),
-    Recorded("polls/lock_file", "hang.lock", 0, ("model.safetensors.lock", "its owner is gone",
-        "job.py:10 in fetch", "ranks 1-3 wait")),
-    Recorded("polls/missing_rank", "hang.never_joined", 3, ("rank 3 is not there", "3 of 4 ranks",
-        "ranks 0-2 wait in the init_process_group")),
-    Recorded("polls/missing_node", "hang.never_joined", None,
-        ("rendezvous at 127.0.0.1:", "id 77", "for 1 of 2 nodes", "no rank")),
-)  # fmt: skip
+    Recorded("polls/loaders", "hang.loader", None).says(
+        "ranks 0 and 1", "worker", "job.py:21 in Rows.__getitem__"
+    ),
+    Recorded("polls/ring", "hang.network", 2).says(
+        "answer from 127.0.0.1:", "job.py:56 in load_adapter", "ranks 0 and 1 only poll"
+    ),
+    Recorded("polls/lock_file", "hang.lock", 0).says(
+        "model.safetensors.lock", "its owner is gone", "job.py:10 in fetch", "ranks 1-3 wait"
+    ),
+    Recorded("polls/missing_rank", "hang.never_joined", 3).says(
+        "rank 3 is not there", "3 of 4 ranks", "ranks 0-2 wait in the init_process_group"
+    ),
+    Recorded("polls/missing_node", "hang.never_joined", None).says(
+        "rendezvous at 127.0.0.1:", "id 77", "for 1 of 2 nodes", "no rank"
+    ),
+)
 
 
 @walk(RECORDED, name=lambda one: one.name)

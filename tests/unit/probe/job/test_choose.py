@@ -38,12 +38,11 @@ def machine(first: str, *more: Process) -> dict[int, Process]:
     return {one.pid: one for one in known}
 
 
-FOLLOWED = {
-    "the rank": ("systemd", 12), "torchrun": ("systemd", 11), "the script": ("systemd", 10),
-    "a container's bash": ("bash", 1),
-    "a container's tini": ("tini", 1), "a container's torchrun": ("python", 1),
-    "a dead rank": ("systemd", 13), "srun": ("systemd", 14),
-}  # fmt: skip
+FOLLOWED = (
+    {"the rank": ("systemd", 12), "torchrun": ("systemd", 11), "the script": ("systemd", 10)}
+    | {"a container's bash": ("bash", 1), "a container's tini": ("tini", 1)}
+    | {"a container's torchrun": ("python", 1), "a dead rank": ("systemd", 13), "srun": ("systemd", 14)}
+)
 
 
 @walk(FOLLOWED)

@@ -37,10 +37,16 @@ def torchrun_rank(
     pid: int, parent: int, rank: int, size: int = 4, local_size: int = 4, port: str = "29500"
 ) -> Process:
     return process(
-        pid, parent, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank % local_size),
+        pid,
+        parent,
+        RANK=str(rank),
+        WORLD_SIZE=str(size),
+        LOCAL_RANK=str(rank % local_size),
         LOCAL_WORLD_SIZE=str(local_size),
-        TORCHELASTIC_RUN_ID="none", MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-    )  # fmt: skip
+        TORCHELASTIC_RUN_ID="none",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=port,
+    )
 
 
 def ranks_of(job: FoundJob) -> dict[object, int]:

@@ -19,10 +19,12 @@ from tests.walking import walk
 
 NAMES = sorted(path.name.removesuffix(".facts.json.gz") for path in ON_GPUS.glob("*.facts.json.gz"))
 # What each rank waited for: `-` is no wait of the driver's or of NCCL's.
-WAITED = {
-    "fifo": "gpu -", "jax_hang": "gpu", "lit_callback": "gpu -", "loader": "gpu -", "order": "ranks ranks",
-    "pyloop": "gpu -", "slow": "gpu -", "stop": "gpu ?",
-}  # fmt: skip
+WAITED = {"fifo": "gpu -", "jax_hang": "gpu", "lit_callback": "gpu -", "loader": "gpu -"} | {
+    "order": "ranks ranks",
+    "pyloop": "gpu -",
+    "slow": "gpu -",
+    "stop": "gpu ?",
+}
 
 
 @walk(NAMES, lambda name: name)

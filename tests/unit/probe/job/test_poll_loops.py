@@ -16,29 +16,37 @@ POLLS = {
     "a spin": ("while flag[0] == 0:", "    pass"),
     "a function of the user's": ("while not is_there(path):", "    time.sleep(1)"),
     "a file": ("while os.path.exists(path):", "    time.sleep(0.2)"),
-    "a deadline": ("while True:", "    if work.is_completed():", "        break",
-        "    if time.monotonic() > end:", "        raise Late(end)", "    time.sleep(0.1)"),
-    "a queue": ("while True:", "    try:", "        item = q.get(timeout=1)", "        break",
-        "    except queue.Empty:", "        continue"),
+    "a deadline": (
+        *("while True:", "    if work.is_completed():", "        break"),
+        *("    if time.monotonic() > end:", "        raise Late(end)", "    time.sleep(0.1)"),
+    ),
+    "a queue": (
+        *("while True:", "    try:", "        item = q.get(timeout=1)", "        break"),
+        *("    except queue.Empty:", "        continue"),
+    ),
     "an event": ("while not event.wait(timeout=0.1):", "    pass"),
     "slots, with what leaves the loop": (
-        "while True:", "    flags = self.memory.buf[at:end]", "    if all(f == 2 for f in flags):",
-        "        return pack(at)", "    time.sleep(0)",
+        *("while True:", "    flags = self.memory.buf[at:end]", "    if all(f == 2 for f in flags):"),
+        *("        return pack(at)", "    time.sleep(0)"),
     ),
-    "attempts that are counted and logged": ("while not done:", "    attempt += 1",
-        '    log.debug("attempt %d", attempt)', "    time.sleep(1)", "    done = store.check(keys)"),
-}  # fmt: skip
+    "attempts that are counted and logged": (
+        *("while not done:", "    attempt += 1"),
+        *('    log.debug("attempt %d", attempt)', "    time.sleep(1)", "    done = store.check(keys)"),
+    ),
+}
 WORKS = {
     "steps": ("while step < steps:", "    loss = train(batch)", "    step += 1"),
-    "a consumer": ("while True:", "    try:", "        item = q.get(timeout=1)", "    except queue.Empty:",
-        "        continue", "    train(item)"),
+    "a consumer": (
+        *("while True:", "    try:", "        item = q.get(timeout=1)", "    except queue.Empty:"),
+        *("        continue", "    train(item)"),
+    ),
     "sums": ("while n < 10**9:", "    total = total + n * 3", "    n += 1"),
     "work in the condition": ("while train_one():", "    pass"),
     "what is written for others": ("while n < 9:", "    memory.buf[0] = n", "    time.sleep(0.1)"),
     "a loop over batches": ("for batch in loader:", "    time.sleep(0.1)"),
     "batches inside of epochs": ("while epoch < 3:", "    for batch in loader:", "        time.sleep(0.1)"),
     "what cannot be parsed": ("while True:", "    if (", "    time.sleep(1)"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("lines", POLLS.values(), ids=POLLS.keys())

@@ -70,9 +70,15 @@ def find(
     with_torch = frozenset(processes if torch is None else torch)
     groups = frozenset(groups)
     return find_served_jobs(
-        processes, frozenset(), lambda pid: (stacks or {}).get(pid, ()), with_torch.__contains__, near,
-        connect=lambda _: told, has_group=groups.__contains__, describe=describe,
-    )  # fmt: skip
+        processes,
+        frozenset(),
+        lambda pid: (stacks or {}).get(pid, ()),
+        with_torch.__contains__,
+        near,
+        connect=lambda _: told,
+        has_group=groups.__contains__,
+        describe=describe,
+    )
 
 
 def ranks_of(job: FoundJob) -> dict[int, object]:

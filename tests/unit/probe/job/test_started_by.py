@@ -19,10 +19,15 @@ LIBRARY = "/opt/venv/lib/python3.11/site-packages/torch/distributed/checkpoint/"
 def threads(file):
     main = ThreadLook(1, "MainThread", "S", 0.0, frames=(Frame(str(file), "main", 6),))
     saver = ThreadLook(
-        2, "AsyncCheckpointExecutor_0", "S", 0.0,
-        frames=(Frame(LIBRARY + "utils.py", "gather_object", 135),
-            Frame(LIBRARY + "_async_thread_executor.py", "save_wrapper", 30)),
-    )  # fmt: skip
+        2,
+        "AsyncCheckpointExecutor_0",
+        "S",
+        0.0,
+        frames=(
+            Frame(LIBRARY + "utils.py", "gather_object", 135),
+            Frame(LIBRARY + "_async_thread_executor.py", "save_wrapper", 30),
+        ),
+    )
     return main, saver
 
 
