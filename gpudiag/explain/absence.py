@@ -263,8 +263,9 @@ def _behind(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
         numbers = {rank: getattr(dog, field) for rank, (dog, _) in dogs.items() if getattr(dog, field) >= 0}
         if len(numbers) < 2:
             continue
-        usual = Counter(numbers.values()).most_common(1)[0][0]
-        lowest = min(numbers.values())
+        counted = Counter(numbers.values())
+        usual = max(counted, key=lambda number: (counted[number], number))  # of two ranks, the one ahead
+        lowest = min(counted)
         behind = tuple(sorted(rank for rank, number in numbers.items() if number == lowest))
         works = {rank: dog.work for rank, (dog, _) in dogs.items() if dog.work >= 0}
         waited_for = max(works.values(), default=-1)

@@ -9,7 +9,7 @@ from gpudiag.explain.event import NUMBERS, Event, Standing
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.lines import LogLine, Speaker
 from gpudiag.explain.log import WENT_ON, Found, LogFacts, Raised
-from gpudiag.explain.rank_facts import Exit
+from gpudiag.explain.rank_facts import Exit, short_host
 from gpudiag.explain.unknown_lines import is_foreign
 from gpudiag.model.explanation import Role
 from gpudiag.model.untrusted_text import shorten_text
@@ -134,13 +134,16 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             unnamed = rank is None and not speaker.pod and found.failure is not None
             if unnamed and standing in (Standing.CAUSE, Standing.UNKNOWN):
                 rank = _rank_of_table(log, aborted=shown.where == "")
+            # A line that names a host is about that one, and not about the one that printed it.
+            named = found.failure.values_in(shown.excerpt) if found.failure is not None else {}
+            host = short_host(named.get("node", "")) or job.host_of(log, speaker, rank)
+            pod = speaker.pod or log.place.pod or named.get("pod", "")
             events.append(
                 Event(
                     standing, topic, shown.excerpt, log.name, number, shown.number, rank,
-                    job.host_of(log, speaker, rank), speaker.pod or log.place.pod,
-                    shown.at or shown.before_at, shown.at is not None, log.attempt_at(shown.number),
-                    shown.where, shown.count, _quality_of(topic, found), found.failure is None,
-                    last_line=shown.last,
+                    host, pod, shown.at or shown.before_at, shown.at is not None,
+                    log.attempt_at(shown.number), shown.where, shown.count, _quality_of(topic, found),
+                    found.failure is None, last_line=shown.last,
                 )
             )  # fmt: skip
     return events
@@ -220,6 +223,8 @@ def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
 
 def _standing_of_raised(raised: Raised) -> Standing:
     """What an exception that no failure explains can be."""
+    if raised.follows_known:
+        return Standing.ECHO
     if _ANYWHERE.match(raised.text) and not raised.is_of_peers:
         return Standing.CAUSE
     if _ECHO.search(raised.text):
@@ -344,12 +349,14 @@ def _exits(job: Identities, found: list[Event]) -> list[Event]:
             if gone.code in (None, 0, -15, 143, -2) or (gone.pid in shown.stopped_pids and gone.code == -9):
                 continue
             rank = _rank_of_exit(job, log, gone)
-            if rank in with_error or (gone.code is not None and gone.code > 0 and rank is None):
+            is_nobodys = rank is None and not gone.pod
+            if rank in with_error or (gone.code is not None and gone.code > 0 and is_nobodys):
                 continue
+            place = gone.pod or gone.host or log.host
             key = (
                 rank
                 if rank is not None
-                else (gone.host or log.host, gone.local_rank if gone.local_rank is not None else gone.task)
+                else (place, gone.local_rank if gone.local_rank is not None else gone.task)
             )
             exits.setdefault(key, _exit(job, log, number, gone, rank))
             if gone.is_first and gone.rank is not None:
@@ -371,8 +378,8 @@ def _exit(job: Identities, log: LogOfJob, number: int, gone: Exit, rank: int | N
         -8: "rank.crashed",
     }.get(code, "")
     return Event(
-        Standing.ENDED, topic, gone.text or words, log.name, number, gone.line, rank, host, "", gone.at, True,
-        log.attempt_at(gone.line), quality=0 if code < 0 else 2, code=code,
+        Standing.ENDED, topic, gone.text or words, log.name, number, gone.line, rank, host, gone.pod,
+        gone.at, True, log.attempt_at(gone.line), quality=0 if code < 0 else 2, code=code,
         quote="" if gone.text else gone.quote,
     )  # fmt: skip
 

@@ -102,6 +102,29 @@ def _composer_ended(facts: RankFacts, line: LogLine, match: Match) -> None:
     facts.exits.append(replace(_exit(line, rank=rank, pid=pid, code=int(match[4])), is_first=pid is None))
 
 
+@_reads(
+    *("scheduler is dead", "scheduler died during"),
+    pattern=r"Rank (\d+) scheduler (?:is dead|died during initialization \(exit code: (-?\d+)\))",
+)
+def _sglang_scheduler_ended(facts: RankFacts, line: LogLine, match: Match) -> None:
+    code = int(match[2]) if match[2] else None
+    facts.exits.append(_exit(line, rank=int(match[1]), host=line.speaker.host, code=code))
+
+
+@_reads("Exit code: ", pattern=r"Exit code: (-?\d+)$")
+def _sglang_scheduler_had_code(facts: RankFacts, line: LogLine, match: Match) -> None:
+    # Older releases write the number in a line of its own, after the one that names the rank.
+    last = facts.exits[-1] if facts.exits else None
+    if last is not None and last.code is None and "scheduler is dead" in last.quote:
+        facts.exits[-1] = replace(last, code=int(match[1]))
+
+
+@_reads("exited with code", pattern=r"Pod: (?:[\w-]+\.)?([\w-]+) exited with code (\d+)")
+def _operator_saw_pod_end(facts: RankFacts, line: LogLine, match: Match) -> None:
+    # Kubeflow's training operator.
+    facts.exits.append(replace(_exit(line, code=int(match[2])), pod=match[1]))
+
+
 @_reads("closing signal", pattern=r"Sending process (\d+) closing signal (?:Signals\.)?(SIG\w+)")
 def _torchrun_stopped(facts: RankFacts, line: LogLine, match: Match) -> None:
     facts.stopped_pids.add(int(match[1]))
@@ -121,6 +144,16 @@ def _srun_ended(facts: RankFacts, line: LogLine, match: Match) -> None:
     code = int(exited[1]) if exited else signal
     for task in numbers_of(match[2]):
         facts.exits.append(_exit(line, task=task, host=short_host(match[1]), code=code, text=how))
+
+
+@_reads(
+    *("MPI_ABORT was invoked", "called MPI_Abort"),
+    pattern=r"MPI_ABORT was invoked on rank (\d+) in communicator MPI_COMM_WORLD"
+    r"|called MPI_Abort\(MPI_COMM_WORLD, -?\d+\) - process (\d+)",
+)
+def _rank_called_abort(facts: RankFacts, line: LogLine, match: Match) -> None:
+    # The number that it gave is any: that it is no success is what counts.
+    facts.exits.append(_exit(line, rank=int(match[1] or match[2]), code=1, text=match[0]))
 
 
 @_reads("exited on signal", pattern=r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)")
@@ -215,11 +248,12 @@ def _unique_id_missed(facts: RankFacts, line: LogLine, match: Match) -> None:
 
 @_reads(
     "/job:",
-    pattern=r"^/job:\w+/replica:\d+/task:(\d+)$|Task /job:\w+/replica:\d+/task:(\d+) heartbeat timeout",
-    mark=r"^/job:|Task /job:",
+    pattern=r"^/job:\w+/replica:\d+/task:(\d+)$|/job:\w+/replica:\d+/task:(\d+) "
+    r"(?:heartbeat timeout|unexpectedly tried to connect with a different incarnation)",
+    mark=r"^/job:|/job:.*(?:heartbeat timeout|different incarnation)",
 )
 def _jax_missed(facts: RankFacts, line: LogLine, match: Match) -> None:
-    # Below `Barrier timed out. ... Timed out task names:`; or its heartbeat stopped.
+    # Below `Barrier timed out. ... Timed out task names:`; or its heartbeat stopped, or it started anew.
     facts.miss(line, (int(match[1] or match[2]),))
 
 

@@ -380,6 +380,7 @@ class Traceback:
     stem: str = ""  # what stands before the header on its line: a prefix of an unknown form
     is_of_table: bool = False  # in torchrun's table of failures
     before_at: datetime | None = None  # the last time that stood before it, where it has none
+    is_cause: bool = False  # the one that follows was raised from it, and not only while it was handled
     is_first: bool = False  # the one that was raised while it was handled is no cause
     inner: "Traceback | None" = None  # the exception from which, or while handling which, this one was raised
 
@@ -488,6 +489,8 @@ class TracebackReader:
         if current.is_ignored:
             return None, True
         current.inner = self._inner.pop(line.stream, None)
+        if current.inner is not None and current.speaker is NOBODY:
+            current.speaker = current.inner.speaker  # only the first of a chain stands behind a prefix
         if current.inner is not None and current.inner.is_first:
             self.done.append(current.inner)
             return current, False
@@ -505,8 +508,9 @@ class TracebackReader:
         for place in range(len(self.done) - 1, -1, -1):
             if self.done[place].stream == stream:
                 inner = self._inner[stream] = self.done.pop(place)
+                inner.is_cause = not while_handled
                 is_own = bool(inner.own_line) and inner.own_line == inner.last_line
-                inner.is_first = while_handled and is_own and LIBRARY.search(inner.frames[0]) is not None
+                inner.is_first = is_own and LIBRARY.search(inner.frames[0]) is not None
                 return
 
 

@@ -104,6 +104,7 @@ _PEERS = re.compile(
     r"lightning/.*(?:strateg|launch|plugins)|mpi4py|/zmq/|torch/_C|/grpc/"
 )
 _MAX_RANKS = 20_000
+_SAME_REPORT = 10  # lines from a failure's first, within which one that names a host or a reason is quoted
 _NO_PROGRESS = re.compile(r"^wandb:|\d%\|")  # a summary, or a bar that is drawn once more when a process ends
 _DONE = re.compile(
     r"[Tt]raining (?:has |is )?(?:completed?|finished|done)\b|finished successfully|"
@@ -133,6 +134,7 @@ class Shown:
     last: int = 0
     weak: bool = False
     before_at: datetime | None = None  # the last time that stood before it, where it has none
+    names: bool = False  # its line names a host, a pod or a reason
 
 
 @dataclass(slots=True)
@@ -153,8 +155,9 @@ class Found:
     speakers: dict[Speaker, Shown] = field(default_factory=dict)
 
     def add(
-        self, line: LogLine, weak: bool, where: str = "", speaker: Speaker = NOBODY, words: str = ""
-    ) -> Shown | None:
+        self, line: LogLine, weak: bool, where: str = "", speaker: Speaker = NOBODY, words: str = "",
+        *, names: bool = False,
+    ) -> Shown | None:  # fmt: skip
         """Note one more line, and the words in it that matter; what comes back is new to its speaker."""
         if line.number == self.last:
             return None
@@ -163,11 +166,14 @@ class Found:
         shown = self.speakers.get(speaker)
         if shown is None:
             excerpt = cut_around(line.whole.strip(), words)
-            new = Shown(line.number, line.at, excerpt, where, last=line.number, weak=weak)
+            new = Shown(line.number, line.at, excerpt, where, last=line.number, weak=weak, names=names)
             self.speakers[speaker] = new
         else:
             shown.count, shown.last = shown.count + 1, line.number
             shown.where = _prefer_own(shown.where, where)
+            if names and not shown.names and line.number - shown.number <= _SAME_REPORT:
+                shown.number, shown.excerpt = line.number, cut_around(line.whole.strip(), words)
+                shown.names = True
         if not self.count:
             self.excerpt, self.at = cut_around(line.whole.strip(), words), line.at
         if len(self.numbers) < MAX_LINE_NUMBERS:
@@ -191,6 +197,7 @@ class Raised:
     is_cut: bool = False
     before_at: datetime | None = None  # the last time that stood before it, where it has none
     inner_text: str = ""  # of the exception from which it was raised
+    follows_known: bool = False  # that one is a known failure, and its direct cause
     is_of_peers: bool = False  # raised where processes speak to one another, and not in the job's own code
     quote: str = ""  # the line of the log, where the text is not it
 
@@ -494,6 +501,8 @@ class _Reader:
             if traceback.raised_at not in self._explained:
                 self.facts.raised.append(_raised(traceback))
                 self.facts.raised[-1].inner_text = inner.text if inner is not None else ""
+                known = inner is not None and inner.raised_at in self._explained
+                self.facts.raised[-1].follows_known = known and inner is not None and inner.is_cause
             if inner is not None and inner.raised_at not in self._explained:
                 self.facts.inner.append(_raised(inner))
         return self.facts
@@ -503,16 +512,18 @@ class _Reader:
         level = line.level
         matching: dict[str, Failure] = {}
         words: dict[str, str] = {}
+        naming: set[str] = set()
         for failure, pattern in candidates:
             if level < Level.NONE and not failure.at_info:
                 continue
             if pattern.frames and (ended is None or not pattern.is_raised_by("\n".join(ended.frames))):
                 continue
-            if failure.id in matching:
+            if failure.id in matching and (failure.id in naming or "(?P<" not in pattern.expression):
                 continue
             match = pattern.search(line.body if "^" in pattern.expression[:1] else line.whole)
             if match is not None:
                 matching[failure.id], words[failure.id] = failure, match[0][-MAX_EXCERPT_CHARACTERS // 2 :]
+                naming |= {failure.id} if any(match.groupdict().values()) else set()
         if any(name.startswith("rocm.") for name in matching):  # NVIDIA's remedies do not fit an AMD GPU
             matching = {name: one for name, one in matching.items() if not name.startswith(_OF_NVIDIA)}
         if any(not failure.generic for failure in matching.values()):
@@ -528,6 +539,7 @@ class _Reader:
                 ended.where if ended else "",
                 ended.speaker if ended else NOBODY,
                 words[failure.id],
+                names=failure.id in naming,
             )
             if ended:
                 found.where = _prefer_own(found.where, ended.own_line)
@@ -580,14 +592,8 @@ def _raised(traceback: Traceback) -> Raised:
     own = [place for place, frame in enumerate(traceback.frames) if not LIBRARY.search(frame)]
     below = traceback.frames[own[-1] if own else 0 :]
     return Raised(
-        traceback.text,
-        traceback.raised_at,
-        traceback.stream,
-        traceback.where,
-        traceback.speaker,
-        traceback.at,
-        traceback.text == CUT,
-        traceback.before_at,
+        traceback.text, traceback.raised_at, traceback.stream, traceback.where, traceback.speaker,
+        traceback.at, traceback.text == CUT, traceback.before_at,
         is_of_peers=not below or any(_PEERS.search(frame) for frame in below),
         quote=traceback.last_words if traceback.text == CUT else "",
-    )
+    )  # fmt: skip

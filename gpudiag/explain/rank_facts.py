@@ -32,6 +32,7 @@ class Exit:
     is_first: bool = False  # the launcher calls it the first of its node
     text: str = ""
     quote: str = ""  # the line of the log
+    pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,7 +225,9 @@ def test_a_firewall_on_rank_0_s_machine_is_one_report_though_nothing_of_the_host
     machines: list[Machine],
 ) -> None:
     with rules(machines[0], f"ip saddr {machines[2].address} drop"):
-        outcomes = run(machines, seconds=20)  # on a busy machine its own look takes longer than the usual time
+        outcomes = run(
+            machines, seconds=20
+        )  # on a busy machine its own look takes longer than the usual time
     finding = one_report(outcomes)
     assert (finding["code"], finding["subject"]["host"]) == ("rendezvous.unreachable", "machine3")
     assert "machine1 (198.18.77.1) does not answer on port" in outcomes[2].notices[0]

@@ -37,6 +37,11 @@ LINES = (
     *("Task /job:jax_worker/replica:0/task:3 heartbeat timeout", "Global rank 2 (PID 7) exited with code 1"),
     *("Rank 2 crashed with exit code -7.", "Worker VllmWorkerProcess pid 7 died, exit code: -11"),
     "Child process unexpectedly failed with exitcode=-6. pid=1202",
+    *("Rank 0 scheduler is dead. Please check", "Rank 0 scheduler died during initialization"),
+    *("Exit code: -9", "Pod: ns.train-worker-0 exited with code 1"),
+    "/job:jax_worker/replica:0/task:1 unexpectedly tried to connect with a different incarnation.",
+    "MPI_ABORT was invoked on rank 3 in communicator",
+    "application called MPI_Abort(MPI_COMM_WORLD, 1) - process 1",
 )
 
 
