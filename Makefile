@@ -1,7 +1,7 @@
 # make run    the main job on this machine: the inventory, a verified all-reduce, the verdict; without a GPU (the bare
 #             command has no verdict: 3) on the CPU, which it then asks for by name
 # make test   the test suite: of the tests marked `sliced` one in ten, others at each commit; `make test-all` runs all of it
-# make quick  the most useful tests within a minute: lint, the rules of the house, unit tests of all but tensors and torch
+# make quick  the most useful tests within a minute: lint, the rules of the house, unit tests of nouns, probes, checks, ranks, reports
 # make test-check  what a new check or code needs (CONTRIBUTING.md); make test-reading, make test-collective: a new one of these
 # make pages  every page and schema that a program writes
 # make test-frameworks  DeepSpeed, Horovod, Accelerate and TensorFlow under `gpudiag train`; installs them in FRAMEWORKS
@@ -55,8 +55,8 @@ test-computing: $(VENV)/.installed-dev
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/ruff check -q .
-	$(BIN)/pytest -q -n 2 tests/meta tests/unit/model tests/unit/checks tests/unit/probe tests/unit/render \
-		tests/unit/ranks tests/unit/runs tests/unit/sampler tests/unit/simulate_scenarios
+	$(BIN)/pytest -q -n 2 --slice $(SLICE) tests/meta tests/unit/model tests/unit/checks tests/unit/probe tests/unit/render \
+		tests/unit/ranks
 
 test-check: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 tests/meta tests/unit/checks tests/scenarios/test_catalogue.py \
