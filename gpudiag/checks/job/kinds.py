@@ -6,6 +6,7 @@ from types import MappingProxyType
 from gpudiag.checks.job import position as at
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
+from gpudiag.reference.waits import COMPILER as A_COMPILER
 from gpudiag.reference.waits import GPU
 
 _BASIS = Basis(
@@ -18,7 +19,7 @@ _BASIS = Basis(
         "A rank stands still if its stack, processor time, reads and writes do not change between the looks."
         " A loop that only asks again stands still. It is blamed after 3 s of that while others wait for it,"
         " after 60 s if none does; after 20 s if all workers of its loader wait for a lock; 30 s after the"
-        " last rank or node came (our choice)."
+        " last rank came; after nine tenths of torchrun's limit for a node (our choice)."
     ),
     look_also=("gpudiag hang --json", "py-spy dump --pid PID", "docs/hang.md"),
 )
@@ -323,7 +324,7 @@ OF_POSITION: Mapping[str, FindingKind] = MappingProxyType(
         at.DATABASE: DATABASE,
         at.NETWORK: NETWORK,
         at.PROGRAM: PROGRAM,
-        at.COMPILER: COMPILER,
+        A_COMPILER: COMPILER,
         at.QUEUE: QUEUE,
         at.WORK: QUEUE,
         at.SLEEP: SLEEP,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from gpudiag.checks.job.compiled import with_compiled_function
 from gpudiag.checks.job.gpu_waits import GpuWait, find_gpu_wait, uses_gpu
 from gpudiag.checks.job.loops import find_joined_loop, find_loop
 from gpudiag.checks.job.movement import (
@@ -42,7 +43,7 @@ from gpudiag.reference.stacks import (
     read_call,
     waits_for_work,
 )
-from gpudiag.reference.waits import GPU, RANKS, find_call, find_native_wait
+from gpudiag.reference.waits import COMPILER, GPU, RANKS, find_call, find_native_wait
 
 STORE, LOADER, FILE, LOCK, NETWORK, PROGRAM, QUEUE = (
     "store",
@@ -53,19 +54,11 @@ STORE, LOADER, FILE, LOCK, NETWORK, PROGRAM, QUEUE = (
     "program",
     "queue",
 )
-SLEEP, PYTHON, COMPILER, CHECKPOINT, DEBUGGER, TERMINAL = (
-    "sleep",
-    "python",
-    "compiler",
-    "checkpoint",
-    "debugger",
-    "terminal",
-)
+SLEEP, PYTHON, CHECKPOINT, DEBUGGER, TERMINAL = "sleep", "python", "checkpoint", "debugger", "terminal"
 STOPPED, GONE, EXITING, STARTING, UNSEEN, WAITS = "stopped", "gone", "exiting", "starting", "unseen", "waits"
 EVALUATION, DATABASE, POLL = "evaluation", "database", "poll"
 WORK = "work"  # for the next request of a server
 FOR_RANKS = frozenset((RANKS, STORE))
-OF_GRAPH = "collective of a compiled function"  # which one, its frames do not show
 
 FILE_LOCKS = ("flock", "fcntl")  # system calls
 _SLEEPS = ("nanosleep", "clock_nanosleep")
@@ -176,7 +169,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     call = read_call(main.frames if main else ())
     if main is None or last.state == "?":
         return Position(seen, UNSEEN, "could not be looked at", call, False, None)
-    call = _with_collective_of_graph(call, main)
+    call = with_compiled_function(call, main)
     since = _since(main)
     held = _if_held(last, main)
     if held is not None:
@@ -261,18 +254,6 @@ def _spins_for_ranks(main: ThreadLook, call: Call, gpu_wait: GpuWait | None) -> 
     if main.native:
         return find_native_wait(main.native) is not None
     return call.frame is not None or gpu_wait is not None
-
-
-def _with_collective_of_graph(call: Call, main: ThreadLook) -> Call:
-    """The call, where a thread sleeps in an operation of torch: the collective of a compiled graph.
-
-    Its name is in no frame. What else torch's operations wait for runs in threads of the process, which are
-    seen to work.
-    """
-    is_operation = bool(call.library) and call.library[0].file.endswith("/torch/_ops.py")
-    if call.awaited not in ("", COMPILER) or not is_operation or main.state != "S" or main.syscall != "futex":
-        return call
-    return replace(call, awaited=RANKS, words="for other ranks, in a collective", operation=OF_GRAPH)
 
 
 def _if_gone(seen: RankSeen) -> str | None:

@@ -45,7 +45,7 @@ from gpudiag.model.job import REMOVABLE, Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.stacks import own_frames
-from gpudiag.reference.waits import GPU, RANKS
+from gpudiag.reference.waits import COMPILER, GPU, RANKS
 
 # What a loader's worker may well do between two batches.
 _MAY_BE_SLOW = frozenset((at.SLEEP, at.NETWORK, at.DATABASE))
@@ -144,9 +144,7 @@ def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
     place = next(
         (one for one in verdict.places_of_ranks if rank.rank in one.ranks or rank.pid in one.pids), None
     )
-    return (
-        place is not None and place.busy and not place.moves and place.kind in (GPU, at.PYTHON, at.COMPILER)
-    )
+    return place is not None and place.busy and not place.moves and place.kind in (GPU, at.PYTHON, COMPILER)
 
 
 def _anything_moves(positions: Sequence[Position], libraries: LibraryEvidence) -> bool:
@@ -341,7 +339,7 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
         still = _longest(group, waiters.at_most_seconds if waited >= limits.news else since)
         if (head.on_disk or head.inner_kind in _MAY_BE_SLOW) and still < limits.disk:
             who = "a disk may be busy" if head.on_disk else "a loader may be slow"
-            if head.kind == at.COMPILER:
+            if head.kind == COMPILER:
                 who = "its processes may wait for a server"
             limit = f"; {who}: after {limits.disk:g} s it is called a hang"
             return None if waited < limits.alone else (kinds.NOT_YET, limit)
