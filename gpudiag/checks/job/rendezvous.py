@@ -32,7 +32,8 @@ def judge_agent(job: Job, limits: HangLimits) -> tuple[Finding, ...]:
     host, _, port = agent.endpoint.rpartition(":")
     # Each machine of the step has a rendezvous of its own, which nobody else joins.
     apart = agent.is_loopback and (agent.step_nodes or 0) >= agent.least_nodes and waited >= limits.still
-    long = apart or waited >= _NEARLY * agent.gives_up_seconds
+    limit = _NEARLY * agent.gives_up_seconds if limits.node is None else limits.node
+    long = apart or waited >= limit
     since = f", {describe_seconds(waited)} so far" if waited >= 1 else ""
     message = f"{_describe_wait(agent)}{since}; {_describe_joined(agent)}"
     if apart:

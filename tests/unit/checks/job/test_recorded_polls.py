@@ -99,6 +99,7 @@ def test_a_node_may_come_until_torchrun_nearly_gives_up() -> None:
         verdict = judge_job(waits(agent, **changes))
         assert [one.code for one in verdict.findings] == ["hang.never_joined"], changes
         assert verdict.outcome is Outcome.FAIL
+    assert judge_job(waits(agent), HangLimits(node=30.0)).outcome is Outcome.FAIL
 
 
 def test_machines_of_one_slurm_step_that_wait_at_their_own_localhost_never_meet() -> None:
