@@ -154,6 +154,21 @@ WORKS_ALONE = _kind(
     outcome=Outcome.WARN,
     basis=_BASIS_OF_WORK,
 )
+THROTTLED = _kind(
+    "hang.throttled",
+    "The processor quota of a rank's control group throttles it, and the others wait for it: it is slow,"
+    " and no hang while it moves.",
+    "Raise the quota: resources.limits.cpu of Kubernetes, `docker update --cpus N`, CPUQuota= of systemd,"
+    " `cpu.max` of the group.",
+    outcome=Outcome.WARN,
+    owner=Owner.HOST,
+    category=Category.PERF_VIOLATION,
+    basis=Basis(
+        reads="cpu.stat and cpu.max (cpu.cfs_quota_us) of the rank's control group and of those above it.",
+        limit="At least 5 periods between two looks, and more than half of them throttled (our choice).",
+        look_also=("rank.throttled", "cat /proc/PID/cgroup", "gpudiag hang --json"),
+    ),
+)
 NOT_YET = _kind(
     "hang.still",
     "Something stands still, but not yet for long enough to call it a hang.",
@@ -363,6 +378,7 @@ HANG_FINDINGS = (
         LOOP,
         WORKS_LONG,
         WORKS_ALONE,
+        THROTTLED,
     ),
     *(
         NOT_YET,

@@ -13,6 +13,7 @@ from gpudiag.checks.job.movement import (
     is_busy,
     made_collectives,
     moved,
+    others_ran,
     others_work,
     still_since_seconds,
     took_processor,
@@ -21,6 +22,7 @@ from gpudiag.checks.job.movement import (
 )
 from gpudiag.checks.job.polling import find_poll, spins, with_lock_file
 from gpudiag.checks.job.threads import with_training_threads
+from gpudiag.checks.job.throttling import Throttle, children_ran, find_throttle
 from gpudiag.model.job import (
     NAMELESS_SOCKET,
     Awaited,
@@ -105,6 +107,7 @@ class Position:
     polls: bool = False  # it only asks again and again whether something has come
     # Batches that it has had and training steps that it has begun; None where it does not count them itself.
     counts: tuple[int, int] | None = None
+    throttle: Throttle | None = None  # of one that works: what its control group's quota takes from it
 
     @property
     def rank(self) -> int | None:
@@ -177,11 +180,12 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     counters = count_steps(seen.looks)
     poll = find_poll(seen.looks)
     moves, busy = moved(seen.looks), poll is None and is_busy(seen.looks)
+    throttle = find_throttle(seen)
     gpu_wait = find_gpu_wait(main, rank_uses_gpu=uses_gpu(seen))
     if call.awaited == RANKS and not moves:
         # Whoever waits in a collective may spin, and is still; the threads that send and receive for it show
         # that it goes on.
-        moves = others_work(first, last)
+        moves = others_work(first, last) or (throttle is not None and others_ran(first, last))
     if not moves and not busy and call.awaited != RANKS:
         moves = (
             works(first, last)
@@ -203,7 +207,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     of_file = main.awaited is not None and main.awaited.kind == "lock file"
     if kind in (LOADER, PROGRAM, QUEUE, LOCK, WAITS, EXITING, COMPILER) and not of_file:
         inner = _what_it_waits_for(seen, last, kind, job)
-        moves = moves or inner.moves
+        moves = moves or inner.moves or (throttle is not None and children_ran(seen))
     elif any(frame.polls for frame in main.frames):  # it may ask whether a program of its own has ended
         moves = moves or any(works(one.looks[0], one.looks[-1]) for one in seen.children if one.looks)
     if kind == LOADER and inner.since_seconds is not None:
@@ -236,6 +240,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         gpu_wait,
         inner.kind,
         poll is not None,
+        throttle=throttle if moves or busy else None,
     )
 
 

@@ -75,7 +75,7 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     if served is None and not findings and not unseen and alive and not _anything_moves(positions, libraries):
         findings = _judge_nothing_moves(job, alive)
     if served is None and not findings and not unseen:
-        findings = _judge_long_waits(job, positions, limits, libraries)
+        findings = _judge_long_waits(job, positions, limits, libraries) or _judge_slow_calls(job, positions)
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
     if (unseen or (not alive and not findings)) and outcome in (Outcome.PASS, Outcome.WARN):
@@ -190,6 +190,21 @@ def _judge_long_waits(
     rest = "; ".join(describe(group) for group in group_alike(others)[:2])
     message = f"{describe(longest)}, {describe_seconds(longest.since_seconds)} so far, while {rest}"
     return (kinds.WORKS_ALONE.finding(subject_of(longest, job), message, *facts_of(longest)),)
+
+
+def _judge_slow_calls(job: Job, positions: Sequence[Position]) -> tuple[Finding, ...]:
+    """The findings for ranks whose collective goes on, and whose control group throttles it."""
+    slow = [one for one in positions if one.throttle is not None and one.kind == RANKS]
+    return tuple(
+        kinds.THROTTLED.finding(
+            subject_of(group, job),
+            f"{describe(group)}; {group.head.throttle.words}",
+            *facts_of(group),
+            remedy=group.head.throttle.remedy,
+        )
+        for group in group_alike(slow)
+        if group.head.throttle is not None
+    )
 
 
 def _judge(
@@ -370,6 +385,9 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
             kinds.NOT_YET,
             f"; it has not moved for {still:.1f} s, which is less than {limits.still:g} s",
         )
+    throttle = head.throttle
+    if throttle is not None and works and ((head.moves and not head.in_loop) or waited < limits.work):
+        return None if waited < limits.news and not spin else (kinds.THROTTLED, f"; {throttle.words}")
     is_endless = head.in_loop and not (head.polls and head.moves)
     if is_endless and waited >= limits.loop:
         return kinds.LOOP, ""
