@@ -74,3 +74,33 @@ def test_what_runs_is_told_from_what_is_compiled() -> None:
     ):
         assert (runs_compiled(frames), runs_operation(frames)) == (runs, calls), frames
     assert read_call((Frame(f"{INDUCTOR}/output_code.py", "CompiledFxGraph.__call__", 1),)).awaited == ""
+
+
+def test_a_compiled_function_that_computes_is_in_no_collective() -> None:
+    """Its operation runs in the main thread, or in others of the process."""
+    job = recorded("compiled_branch")
+
+    def computes(look: ProcessLook, number: int, name: str, state: str) -> ProcessLook:
+        threads = (
+            replace(
+                one,
+                state=state,
+                syscall="" if state == "R" else one.syscall,
+                cpu_seconds=one.cpu_seconds + number,
+            )
+            if one.name == name
+            else one
+            for one in look.threads
+        )
+        return replace(look, threads=tuple(threads))
+
+    for name, state in (("MainThread", "R"), ("pt_autograd_0", "S"), ("tqdm_monitor", "S")):
+        ranks = tuple(
+            replace(rank, looks=tuple(computes(look, n, name, state) for n, look in enumerate(rank.looks)))
+            if rank.rank != 1
+            else rank
+            for rank in job.ranks
+        )
+        if any(one.name == name for one in job.ranks[0].last.threads):
+            verdict = judge_job(replace(job, ranks=ranks))
+            assert verdict.outcome is not Outcome.FAIL, (name, verdict.headline)
