@@ -1,4 +1,4 @@
-"""A job whose compiled function calls its collective from C++ (inductor's `cpp_wrapper`), and changed."""
+"""Jobs that wait in a collective of a compiled function, also where inductor calls it from C++, and changed."""
 
 from dataclasses import replace
 
