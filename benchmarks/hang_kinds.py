@@ -103,8 +103,8 @@ SETTLES = {
     "never_came": 45.0,
     "all_loaders": 24.0,
     "missing_rank": 60.0,
-    "missing_node": 45.0,
-    "static_node": 45.0,
+    "missing_node": 116.0,
+    "static_node": 116.0,
     "flag_ring": 12.0,
 }
 NEEDED_WORDS = {

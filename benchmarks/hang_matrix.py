@@ -107,7 +107,9 @@ def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subpro
     elif what in ("missing_node", "static_node"):
         torchrun = str(Path(sys.executable).parent / "torchrun")
         c10d = ["--rdzv-backend", "c10d", "--rdzv-id", "77", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+        c10d += ["--rdzv-conf", "join_timeout=120"]  # nearly given up when it is looked at
         static = ["--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", port]
+        static += ["--rdzv-conf", "timeout=120"]
         meets = c10d if what == "missing_node" else static
         argv = [torchrun, "--nnodes", "2", "--nproc-per-node", "2", *meets, *argv[1:]]
     elif what == "mpirun":

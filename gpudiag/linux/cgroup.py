@@ -5,6 +5,7 @@ A machine may have both versions; the one group of version 2 has an empty name h
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +31,45 @@ def find_folders(text: str) -> Mapping[str, Path]:
             folder = mount / inside.strip("/")
             folders[name] = folder if folder.is_dir() else mount
     return folders
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A processor quota's effect: the periods that it cut short, the seconds throttled, and its group."""
+
+    periods: int
+    throttled_periods: int
+    seconds: float
+    group: str
+
+
+def read_quota(folder: Path) -> Quota:
+    """What the processor quota of a group has done to it since it was made; zeros where it has none."""
+    numbers = parse_numbers(read_file(folder / "cpu.stat"))
+    periods, throttled = numbers.get("nr_periods", 0), numbers.get("nr_throttled", 0)
+    return Quota(periods, throttled, throttled_seconds(numbers) or 0.0, str(folder))
+
+
+def read_processor_limit(folder: Path) -> tuple[str, float] | None:
+    """The file that limits a group's processors, and how many it may use at once; None without a limit."""
+    file, numbers = "cpu.max", read_file(folder / "cpu.max").split()
+    if not numbers:
+        file = "cpu.cfs_quota_us"
+        numbers = [read_file(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if not all(one.isdecimal() and int(one) for one in numbers):
+        return None
+    return file, int(numbers[0]) / int(numbers[1])
+
+
+def find_processor_folders(folders: Mapping[str, Path]) -> list[Path]:
+    """The folders of a process's groups and of their parents that have a cpu.stat, innermost first."""
+    found: list[Path] = []
+    for name in ("cpu", UNIFIED):
+        folder = folders.get(name)
+        while folder is not None and (folder / "cpu.stat").is_file():
+            found.append(folder)
+            folder = folder.parent if folder.parent != folder else None
+    return found
 
 
 @cache

@@ -12,7 +12,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")  # of a second
 STOPPED_STATES = frozenset("Tt")  # by a signal, by a debugger
 DEAD_STATES = frozenset("ZXx")
 # Fields of proc_pid_stat(5), counted from 0 behind the command in brackets.
-_STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, _CHILDREN_TICKS, _START_TICKS = 0, 1, 11, 12, 13, 19
+_STATE, _PARENT, _GROUP, _USER_TICKS, _SYSTEM_TICKS, _CHILDREN_TICKS, _START_TICKS = 0, 1, 2, 11, 12, 13, 19
 _RESIDENT_PAGES, _PROCESSOR, _EXIT_CODE = 21, 36, 49
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NANOSECONDS = 1e9
@@ -34,6 +34,11 @@ class Stat(NamedTuple):
     def parent_pid(self) -> int:
         """Who started it, or who took it over."""
         return int(self.fields[_PARENT])
+
+    @property
+    def process_group(self) -> int:
+        """The process that leads its group, which a fork keeps, also where its parent has ended."""
+        return int(self.fields[_GROUP])
 
     @property
     def cpu_seconds(self) -> float:

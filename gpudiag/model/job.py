@@ -119,6 +119,17 @@ class ThreadLook:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaLook:
+    """A control group that may not use all processors, and what its quota has done since it was made."""
+
+    file: str  # that sets it: `/sys/fs/cgroup/kubepods.slice/cpu.max`, or `cpu.cfs_quota_us` of version 1
+    processors: float  # that it may use at once
+    periods: int  # in which one of its processes wanted to run
+    throttled_periods: int  # in which its processes had to wait, as the quota was used up
+    throttled_seconds: float  # of all of its processors together
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessLook:
     """One process at one moment, `at_seconds` since the first look began."""
 
@@ -133,6 +144,7 @@ class ProcessLook:
     frozen: bool = False  # by its control group
     traced_by: str = ""  # a debugger that holds it: `pid 12 (gdb)`
     stopped_seconds: float = 0.0  # for which it was stopped to read its C functions
+    quotas: tuple[QuotaLook, ...] = ()  # of its control group and of those above it, innermost first
 
     @property
     def main(self) -> ThreadLook | None:

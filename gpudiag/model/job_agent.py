@@ -27,3 +27,8 @@ class AgentSeen:
     hosts_endpoint: bool = False  # a process of this machine listens there
     is_connected: bool = False  # it has a connection to the endpoint
     has_started_ranks: bool = False  # once, and they have ended
+    # After which it gives up the step that it waits in: to reach the endpoint, or the wait for other nodes.
+    gives_up_seconds: float = 600.0
+    gives_up_setting: str = "join_timeout"  # of --rdzv-conf, that changes it
+    is_loopback: bool = False  # its endpoint: only processes of its own machine meet there
+    step_nodes: int | None = None  # machines of its Slurm step; None under no Slurm

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpudiag.model.job import Frame
-from gpudiag.reference.waits import GPU, RANKS, find_call, find_wait, is_library
+from gpudiag.reference.waits import COMPILED, COMPILER, GPU, RANKS, find_call, find_wait, is_library
 
 # Functions of torch.distributed by which a rank meets others; what else is called there computes or waits for
 # a disk.
@@ -44,8 +44,10 @@ _ALIASES = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base"
 _STANDARD = re.compile(
     r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<(?!(string|stdin)>)|"
     r"/(site|dist)-packages/(torch|jax|zmq)/"
-    r"|/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{51}\.py$"  # what torch.compile wrote
+    rf"|{COMPILED}"
 )
+# What calls an operation, or code in C++, for a compiled function: no Python frame is inside.
+_RUNS_COMPILED = re.compile(rf"/torch/_ops\.py$|/torch/_inductor/(output_code\.py$|package/)|{COMPILED}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,27 @@ def find_installed(library: Sequence[Frame]) -> Frame | None:
         ),
         None,
     )
+
+
+def runs_operation(library: Sequence[Frame]) -> bool:
+    """Whether the innermost frame calls an operation of torch, or the C++ of a compiled function."""
+    # Code that torch.compile wrote is compiled further while its module is imported.
+    return bool(library) and _is_run(library[0])
+
+
+def runs_compiled(library: Sequence[Frame]) -> bool:
+    """Whether a compiled function runs, by the frame nearest to the innermost that it or its compiler has."""
+    for frame in library:
+        if _is_run(frame):
+            return True
+        known = find_wait([(frame.file, frame.function.rpartition(".")[2])])
+        if known is not None and known.awaited == COMPILER:
+            return False
+    return False
+
+
+def _is_run(frame: Frame) -> bool:
+    return bool(_RUNS_COMPILED.search(frame.file)) and frame.function != "<module>"
 
 
 def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:

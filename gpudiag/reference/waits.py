@@ -10,14 +10,14 @@ from gpudiag.reference.tables import read_table
 RANKS = "ranks"
 GPU = "gpu"
 NETWORK = "network"
+COMPILER = "compiler"
 # To wait for either may be to wait for the other ranks: a GPU may be in a collective.
 FOR_OTHERS = frozenset((RANKS, GPU))
 
-# Installed code, Python's own, and what torch.compile wrote: in its usual folder, or named by a hash in
-# another one.
-_LIBRARY = re.compile(
-    r"/(site|dist)-packages/|/lib(64)?/python\d|/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{51}\.py$|^<"
-)
+# What torch.compile wrote: in its usual folder, or named by a hash in another one.
+COMPILED = r"/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
+# Installed code, Python's own, and what torch.compile wrote.
+_LIBRARY = re.compile(rf"/(site|dist)-packages/|/lib(64)?/python\d|{COMPILED}|^<")
 
 
 @dataclass(frozen=True, slots=True)

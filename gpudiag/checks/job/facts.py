@@ -21,6 +21,8 @@ def subject_of(group: Group, job: Job) -> Subject:
 def remedy_of(group: Group) -> str:
     """What to do about ranks that wait, by what they wait for; empty where the kind is enough."""
     main = group.head.seen.last.main
+    if group.head.throttle is not None:
+        return group.head.throttle.remedy
     awaited = main.awaited if main is not None else None
     if awaited is None or awaited.kind != "lock file":
         return ""

@@ -134,7 +134,9 @@ def place_of(group: Group) -> Place:
     return Place(
         group.ranks,
         head.kind,
-        is_are(group.positions, head.words) + (f": {head.inner}" if head.inner else ""),
+        is_are(group.positions, head.words)
+        + (f": {head.inner}" if head.inner else "")
+        + (f"; {head.throttle.words}" if head.throttle is not None else ""),
         head.where,
         stack,
         NOT_ASKED if since is None else round(since, 1),

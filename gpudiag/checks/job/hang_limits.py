@@ -12,8 +12,9 @@ class HangLimits:
     and nobody waits for another. `alone`, `work`: a rank that works while others wait. `loop`: the same in an
     endless loop of Python. `disk`: a rank that waits for a disk, or for a loader's worker that sleeps or
     downloads, which may be busy. `locked`: ranks wait for loader workers that all stand at a lock. `absent`:
-    a rank or a node that did not come. `network`: all ranks wait in one call that fits. `work_flag` is what a
-    user sets `work` by.
+    a rank that did not come. `node`: a node that did not come to torchrun's rendezvous; None for nine tenths
+    of the time after which torchrun gives up. `network`: all ranks wait in one call that fits. `work_flag` is
+    what a user sets `work` by.
     """
 
     news: float = 0.9  # two looks are a second apart, less what a look takes
@@ -26,5 +27,6 @@ class HangLimits:
     disk: float = 30.0
     locked: float = 20.0
     absent: float = 30.0
+    node: float | None = None
     network: float = 5.0  # a retransmission takes seconds
     work_flag: str = "--limit"

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from gpudiag.checks.job import position as at
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
+from gpudiag.reference.waits import COMPILER as A_COMPILER
 from gpudiag.reference.waits import GPU
 
 _BASIS = Basis(
@@ -18,7 +19,7 @@ _BASIS = Basis(
         "A rank stands still if its stack, processor time, reads and writes do not change between the looks."
         " A loop that only asks again stands still. It is blamed after 3 s of that while others wait for it,"
         " after 60 s if none does; after 20 s if all workers of its loader wait for a lock; 30 s after the"
-        " last rank or node came (our choice)."
+        " last rank came; after nine tenths of torchrun's limit for a node (our choice)."
     ),
     look_also=("gpudiag hang --json", "py-spy dump --pid PID", "docs/hang.md"),
 )
@@ -152,6 +153,21 @@ WORKS_ALONE = _kind(
     " the process group's timeout (10 minutes with NCCL) ends the wait.",
     outcome=Outcome.WARN,
     basis=_BASIS_OF_WORK,
+)
+THROTTLED = _kind(
+    "hang.throttled",
+    "The processor quota of a rank's control group throttles it, and the others wait for it: it is slow,"
+    " and no hang while it moves.",
+    "Raise the quota: resources.limits.cpu of Kubernetes, `docker update --cpus N`, CPUQuota= of systemd,"
+    " `cpu.max` of the group.",
+    outcome=Outcome.WARN,
+    owner=Owner.HOST,
+    category=Category.PERF_VIOLATION,
+    basis=Basis(
+        reads="cpu.stat and cpu.max (cpu.cfs_quota_us) of the rank's control group and of those above it.",
+        limit="At least 5 periods between two looks, and more than half of them throttled (our choice).",
+        look_also=("rank.throttled", "cat /proc/PID/cgroup", "gpudiag hang --json"),
+    ),
 )
 NOT_YET = _kind(
     "hang.still",
@@ -323,7 +339,7 @@ OF_POSITION: Mapping[str, FindingKind] = MappingProxyType(
         at.DATABASE: DATABASE,
         at.NETWORK: NETWORK,
         at.PROGRAM: PROGRAM,
-        at.COMPILER: COMPILER,
+        A_COMPILER: COMPILER,
         at.QUEUE: QUEUE,
         at.WORK: QUEUE,
         at.SLEEP: SLEEP,
@@ -362,6 +378,7 @@ HANG_FINDINGS = (
         LOOP,
         WORKS_LONG,
         WORKS_ALONE,
+        THROTTLED,
     ),
     *(
         NOT_YET,

@@ -70,6 +70,11 @@ def others_work(first: ProcessLook, last: ProcessLook) -> bool:
     return _cpu_of_others(last) - _cpu_of_others(first) > _BUSY_SHARE * _seconds_between(first, last)
 
 
+def others_ran(first: ProcessLook, last: ProcessLook) -> bool:
+    """Whether threads beside the main one took more processor time than a wake-up costs."""
+    return _cpu_of_others(last) - _cpu_of_others(first) > _STILL_CPU_SECONDS
+
+
 def works(first: ProcessLook, last: ProcessLook) -> bool:
     """Whether threads of a process take processor time, or it reads or writes."""
     spent = _cpu_of(last.threads) - _cpu_of(first.threads)

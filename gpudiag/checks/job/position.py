@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from gpudiag.checks.job.compiled import with_compiled_function
 from gpudiag.checks.job.gpu_waits import GpuWait, find_gpu_wait, uses_gpu
 from gpudiag.checks.job.loops import find_joined_loop, find_loop
 from gpudiag.checks.job.movement import (
@@ -12,6 +13,7 @@ from gpudiag.checks.job.movement import (
     is_busy,
     made_collectives,
     moved,
+    others_ran,
     others_work,
     still_since_seconds,
     took_processor,
@@ -20,6 +22,7 @@ from gpudiag.checks.job.movement import (
 )
 from gpudiag.checks.job.polling import find_poll, spins, with_lock_file
 from gpudiag.checks.job.threads import with_training_threads
+from gpudiag.checks.job.throttling import Throttle, children_ran, find_throttle
 from gpudiag.model.job import (
     NAMELESS_SOCKET,
     Awaited,
@@ -42,7 +45,7 @@ from gpudiag.reference.stacks import (
     read_call,
     waits_for_work,
 )
-from gpudiag.reference.waits import GPU, RANKS, find_call, find_native_wait
+from gpudiag.reference.waits import COMPILER, GPU, RANKS, find_call, find_native_wait
 
 STORE, LOADER, FILE, LOCK, NETWORK, PROGRAM, QUEUE = (
     "store",
@@ -53,19 +56,11 @@ STORE, LOADER, FILE, LOCK, NETWORK, PROGRAM, QUEUE = (
     "program",
     "queue",
 )
-SLEEP, PYTHON, COMPILER, CHECKPOINT, DEBUGGER, TERMINAL = (
-    "sleep",
-    "python",
-    "compiler",
-    "checkpoint",
-    "debugger",
-    "terminal",
-)
+SLEEP, PYTHON, CHECKPOINT, DEBUGGER, TERMINAL = "sleep", "python", "checkpoint", "debugger", "terminal"
 STOPPED, GONE, EXITING, STARTING, UNSEEN, WAITS = "stopped", "gone", "exiting", "starting", "unseen", "waits"
 EVALUATION, DATABASE, POLL = "evaluation", "database", "poll"
 WORK = "work"  # for the next request of a server
 FOR_RANKS = frozenset((RANKS, STORE))
-OF_GRAPH = "collective of a compiled function"  # which one, its frames do not show
 
 FILE_LOCKS = ("flock", "fcntl")  # system calls
 _SLEEPS = ("nanosleep", "clock_nanosleep")
@@ -112,6 +107,7 @@ class Position:
     polls: bool = False  # it only asks again and again whether something has come
     # Batches that it has had and training steps that it has begun; None where it does not count them itself.
     counts: tuple[int, int] | None = None
+    throttle: Throttle | None = None  # of one that works: what its control group's quota takes from it
 
     @property
     def rank(self) -> int | None:
@@ -176,7 +172,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     call = read_call(main.frames if main else ())
     if main is None or last.state == "?":
         return Position(seen, UNSEEN, "could not be looked at", call, False, None)
-    call = _with_collective_of_graph(call, main)
+    call = with_compiled_function(call, main)
     since = _since(main)
     held = _if_held(last, main)
     if held is not None:
@@ -184,11 +180,12 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     counters = count_steps(seen.looks)
     poll = find_poll(seen.looks)
     moves, busy = moved(seen.looks), poll is None and is_busy(seen.looks)
+    throttle = find_throttle(seen)
     gpu_wait = find_gpu_wait(main, rank_uses_gpu=uses_gpu(seen))
     if call.awaited == RANKS and not moves:
         # Whoever waits in a collective may spin, and is still; the threads that send and receive for it show
         # that it goes on.
-        moves = others_work(first, last)
+        moves = others_work(first, last) or (throttle is not None and others_ran(first, last))
     if not moves and not busy and call.awaited != RANKS:
         moves = (
             works(first, last)
@@ -210,7 +207,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     of_file = main.awaited is not None and main.awaited.kind == "lock file"
     if kind in (LOADER, PROGRAM, QUEUE, LOCK, WAITS, EXITING, COMPILER) and not of_file:
         inner = _what_it_waits_for(seen, last, kind, job)
-        moves = moves or inner.moves
+        moves = moves or inner.moves or (throttle is not None and children_ran(seen))
     elif any(frame.polls for frame in main.frames):  # it may ask whether a program of its own has ended
         moves = moves or any(works(one.looks[0], one.looks[-1]) for one in seen.children if one.looks)
     if kind == LOADER and inner.since_seconds is not None:
@@ -243,6 +240,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         gpu_wait,
         inner.kind,
         poll is not None,
+        throttle=throttle if moves or busy else None,
     )
 
 
@@ -261,18 +259,6 @@ def _spins_for_ranks(main: ThreadLook, call: Call, gpu_wait: GpuWait | None) -> 
     if main.native:
         return find_native_wait(main.native) is not None
     return call.frame is not None or gpu_wait is not None
-
-
-def _with_collective_of_graph(call: Call, main: ThreadLook) -> Call:
-    """The call, where a thread sleeps in an operation of torch: the collective of a compiled graph.
-
-    Its name is in no frame. What else torch's operations wait for runs in threads of the process, which are
-    seen to work.
-    """
-    is_operation = bool(call.library) and call.library[0].file.endswith("/torch/_ops.py")
-    if call.awaited not in ("", COMPILER) or not is_operation or main.state != "S" or main.syscall != "futex":
-        return call
-    return replace(call, awaited=RANKS, words="for other ranks, in a collective", operation=OF_GRAPH)
 
 
 def _if_gone(seen: RankSeen) -> str | None:

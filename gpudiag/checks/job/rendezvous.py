@@ -12,8 +12,15 @@ from gpudiag.model.reading import Missing
 _NODE_MEANING = (
     "Start torchrun on the nodes that are missing, with the same --rdzv-endpoint, --rdzv-id and --nnodes;"
     " look at what it printed there. Check from there that the endpoint answers: `nc -vz {host} {port}`."
-    " torchrun gives up after 10 minutes (`--rdzv-conf join_timeout=SECONDS`)."
+    " To wait for longer: `--rdzv-conf {setting}=SECONDS`."
 )
+_LOOPBACK_MEANING = (
+    "Name the first machine as the endpoint on all of them: --rdzv-endpoint"
+    ' "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):{port}"'
+    " (with the static backend: --master-addr, --master-port and --node-rank $SLURM_NODEID)."
+)
+# Of torchrun's own limit: from then on there is hardly time for a node to start torchrun and to join.
+_NEARLY = 0.9
 
 
 def judge_agent(job: Job, limits: HangLimits) -> tuple[Finding, ...]:
@@ -22,13 +29,23 @@ def judge_agent(job: Job, limits: HangLimits) -> tuple[Finding, ...]:
     if agent is None or job.ranks or not agent.waits_at:
         return ()
     waited = _waited(agent)
-    youngest = min((seconds for _, seconds in agent.agents_here), default=agent.started_seconds_ago)
-    long = min(waited, youngest) >= limits.absent
+    host, _, port = agent.endpoint.rpartition(":")
+    # Each machine of the step has a rendezvous of its own, which nobody else joins.
+    apart = agent.is_loopback and (agent.step_nodes or 0) >= agent.least_nodes and waited >= limits.still
+    limit = _NEARLY * agent.gives_up_seconds if limits.node is None else limits.node
+    long = apart or waited >= limit
     since = f", {describe_seconds(waited)} so far" if waited >= 1 else ""
     message = f"{_describe_wait(agent)}{since}; {_describe_joined(agent)}"
-    if not long:
-        message += f"; after {limits.absent:g} s without another node it is called a hang"
-    host, _, port = agent.endpoint.rpartition(":")
+    if apart:
+        message += f"; its Slurm step has {agent.step_nodes} machines, and each waits at its own {host}"
+    else:
+        message += "; only a torchrun of this machine can join there" if agent.is_loopback else ""
+        message += f"; torchrun gives up after {describe_seconds(agent.gives_up_seconds)}"
+    remedy = (
+        _LOOPBACK_MEANING.format(port=port)
+        if apart
+        else _NODE_MEANING.format(host=host, port=port, setting=agent.gives_up_setting)
+    )
     facts = (
         Evidence("launcher", f"pid {agent.pid}: {agent.command}", source="/proc"),
         Evidence("waits in", agent.waits_at, source="py-spy"),
@@ -41,11 +58,7 @@ def judge_agent(job: Job, limits: HangLimits) -> tuple[Finding, ...]:
         ),
     )
     kind = kinds.NEVER_JOINED if long else kinds.NOT_YET
-    return (
-        kind.finding(
-            HostSubject(job.host), message, *facts, remedy=_NODE_MEANING.format(host=host, port=port)
-        ),
-    )
+    return (kind.finding(HostSubject(job.host), message, *facts, remedy=remedy),)
 
 
 def _waited(agent: AgentSeen) -> float:

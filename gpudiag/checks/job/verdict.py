@@ -45,7 +45,7 @@ from gpudiag.model.job import REMOVABLE, Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.stacks import own_frames
-from gpudiag.reference.waits import GPU, RANKS
+from gpudiag.reference.waits import COMPILER, GPU, RANKS
 
 # What a loader's worker may well do between two batches.
 _MAY_BE_SLOW = frozenset((at.SLEEP, at.NETWORK, at.DATABASE))
@@ -75,7 +75,7 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     if served is None and not findings and not unseen and alive and not _anything_moves(positions, libraries):
         findings = _judge_nothing_moves(job, alive)
     if served is None and not findings and not unseen:
-        findings = _judge_long_waits(job, positions, limits, libraries)
+        findings = _judge_long_waits(job, positions, limits, libraries) or _judge_slow_calls(job, positions)
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
     if (unseen or (not alive and not findings)) and outcome in (Outcome.PASS, Outcome.WARN):
@@ -144,9 +144,7 @@ def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
     place = next(
         (one for one in verdict.places_of_ranks if rank.rank in one.ranks or rank.pid in one.pids), None
     )
-    return (
-        place is not None and place.busy and not place.moves and place.kind in (GPU, at.PYTHON, at.COMPILER)
-    )
+    return place is not None and place.busy and not place.moves and place.kind in (GPU, at.PYTHON, COMPILER)
 
 
 def _anything_moves(positions: Sequence[Position], libraries: LibraryEvidence) -> bool:
@@ -192,6 +190,21 @@ def _judge_long_waits(
     rest = "; ".join(describe(group) for group in group_alike(others)[:2])
     message = f"{describe(longest)}, {describe_seconds(longest.since_seconds)} so far, while {rest}"
     return (kinds.WORKS_ALONE.finding(subject_of(longest, job), message, *facts_of(longest)),)
+
+
+def _judge_slow_calls(job: Job, positions: Sequence[Position]) -> tuple[Finding, ...]:
+    """The findings for ranks whose collective goes on, and whose control group throttles it."""
+    slow = [one for one in positions if one.throttle is not None and one.kind == RANKS]
+    return tuple(
+        kinds.THROTTLED.finding(
+            subject_of(group, job),
+            f"{describe(group)}; {group.head.throttle.words}",
+            *facts_of(group),
+            remedy=group.head.throttle.remedy,
+        )
+        for group in group_alike(slow)
+        if group.head.throttle is not None
+    )
 
 
 def _judge(
@@ -341,7 +354,7 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
         still = _longest(group, waiters.at_most_seconds if waited >= limits.news else since)
         if (head.on_disk or head.inner_kind in _MAY_BE_SLOW) and still < limits.disk:
             who = "a disk may be busy" if head.on_disk else "a loader may be slow"
-            if head.kind == at.COMPILER:
+            if head.kind == COMPILER:
                 who = "its processes may wait for a server"
             limit = f"; {who}: after {limits.disk:g} s it is called a hang"
             return None if waited < limits.alone else (kinds.NOT_YET, limit)
@@ -372,6 +385,9 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
             kinds.NOT_YET,
             f"; it has not moved for {still:.1f} s, which is less than {limits.still:g} s",
         )
+    throttle = head.throttle
+    if throttle is not None and works and ((head.moves and not head.in_loop) or waited < limits.work):
+        return None if waited < limits.news and not spin else (kinds.THROTTLED, f"; {throttle.words}")
     is_endless = head.in_loop and not (head.polls and head.moves)
     if is_endless and waited >= limits.loop:
         return kinds.LOOP, ""

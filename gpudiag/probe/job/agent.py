@@ -27,7 +27,14 @@ _DEFAULTS = {
     "node_rank": "",
     "master_addr": "127.0.0.1",
     "master_port": "29500",
+    "rdzv_conf": "",
 }
+# After how many seconds torchrun gives up, and the key of --rdzv-conf that changes it: static's store
+# (torch/distributed/launcher/api.py), the first connection to c10d's, and the wait for nodes of all others
+# (torch/distributed/elastic/rendezvous).
+_GIVES_UP_STATIC = ("timeout", 900.0)
+_GIVES_UP_CONNECTING = ("read_timeout", 60.0)
+_GIVES_UP_JOINING = ("join_timeout", 600.0)
 _C10D_PORT = "29400"
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1", "[::1]", "ip6-localhost"))
 _NODES = re.compile(r"(\d+)(?::(\d+))?$")
@@ -44,10 +51,15 @@ class _Options:
     run_id: str
     nodes: tuple[int, int]
     node_rank: int | None
+    settings: Mapping[str, str]  # of --rdzv-conf
 
     @property
     def port(self) -> str:
         return self.endpoint.rpartition(":")[2]
+
+    @property
+    def host(self) -> str:
+        return self.endpoint.rpartition(":")[0]
 
 
 def look_at_agent(
@@ -68,6 +80,9 @@ def look_at_agent(
     own = {_host(one.local) for one in sockets}
     at_port = [one for one in sockets if str(one.local_port) == options.port]
     elsewhere = {_host(one.remote) for one in at_port if one.state == ESTABLISHED} - own
+    hosts_endpoint = any(one.state == LISTENING for one in at_port)
+    setting, gives_up_seconds = read_limit(options, is_connected=hosts_endpoint or bool(to_endpoint))
+    nodes = (agent.environment or {}).get("SLURM_STEP_NUM_NODES", "")
     return AgentSeen(
         pid=agent.pid,
         command=agent.command,
@@ -86,9 +101,13 @@ def look_at_agent(
             if is_agent(one) and _same(read_options(one.words, one.environment or {}), options)
         ),
         nodes_elsewhere=tuple(sorted(elsewhere)),
-        hosts_endpoint=any(one.state == LISTENING for one in at_port),
+        hosts_endpoint=hosts_endpoint,
         is_connected=bool(to_endpoint),
         has_started_ranks=_seconds_of_children(agent.pid) >= _RAN_SECONDS,
+        gives_up_seconds=gives_up_seconds,
+        gives_up_setting=setting,
+        is_loopback=options.host in _LOOPBACK,
+        step_nodes=int(nodes) if nodes.isdecimal() else None,
     )
 
 
@@ -132,16 +151,30 @@ def read_options(words: Sequence[str], variables: Mapping[str, str]) -> _Options
     if most < 2:
         return None
     rank = int(given["node_rank"]) if given["node_rank"].isdecimal() else None
-    return _Options(backend, endpoint, given["rdzv_id"], (least, most), rank)
+    pairs = (pair.partition("=") for pair in given["rdzv_conf"].split(","))
+    settings = {name.strip(): value.strip() for name, equals, value in pairs if equals}
+    return _Options(backend, endpoint, given["rdzv_id"], (least, most), rank, settings)
 
 
 _FLAGS = frozenset(("module", "no_python", "run_path", "use_env", "virtual_local_rank"))
 
 
+def read_limit(options: _Options, *, is_connected: bool) -> tuple[str, float]:
+    """The key of --rdzv-conf, and the seconds after which torchrun gives up what it waits for."""
+    if options.backend == "static":
+        name, default = _GIVES_UP_STATIC
+    elif options.backend == "c10d" and not is_connected:
+        name, default = _GIVES_UP_CONNECTING
+    else:
+        name, default = _GIVES_UP_JOINING
+    text = options.settings.get(name, "")
+    return name, float(text) if text.isdecimal() and int(text) > 0 else default
+
+
 def _same(one: _Options | None, other: _Options) -> bool:
     if one is None or (one.backend, one.run_id, one.port) != (other.backend, other.run_id, other.port):
         return False
-    hosts = {found.endpoint.rpartition(":")[0] for found in (one, other)}
+    hosts = {one.host, other.host}
     return len(hosts) == 1 or hosts <= _LOOPBACK
 
 

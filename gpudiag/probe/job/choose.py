@@ -2,13 +2,21 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpudiag.linux.proc import read_text
 from gpudiag.model.job import ALONE
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.agent import waits_for_nodes
-from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_launched_jobs
+from gpudiag.probe.job.find import (
+    FoundJob,
+    FoundRank,
+    find_descendants,
+    find_families,
+    find_family,
+    find_launched_jobs,
+)
+from gpudiag.probe.job.kernel import read_system_call
 from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame, RawThread, read_stacks
@@ -18,6 +26,7 @@ from gpudiag.probe.job.stores import runs_process_group
 _STACK_SECONDS = 5.0  # as for a look
 _TRIES = 3
 _INIT = 1
+_WAITS_FOR_CHILD = ("wait4", "waitid")  # system calls
 # What starts a job as the first process of a container; any other process 1 is the machine's own, and started
 # everything.
 _FIRST_PROCESSES = frozenset(
@@ -38,7 +47,7 @@ class Chosen:
 
 def choose_jobs(processes: Mapping[int, Process], pid: int | None, slurm_job: str | None) -> Chosen:
     """The jobs that are wanted; with neither pid nor Slurm job all that are here."""
-    launched = find_launched_jobs(processes)
+    launched = [_with_joined_children(job, processes) for job in find_launched_jobs(processes)]
     if slurm_job is not None:
         return Chosen([job for job in launched if job.slurm_job == slurm_job])
     if pid is not None:
@@ -47,6 +56,28 @@ def choose_jobs(processes: Mapping[int, Process], pid: int | None, slurm_job: st
     taken = frozenset(one for job in known for one in job.pids)
     families = find_families(processes, taken, _read_main, _uses_torch)
     return Chosen([*known, *(job for job in families if job.ranks or waits_for_nodes(job))])
+
+
+def _with_joined_children(job: FoundJob, processes: Mapping[int, Process]) -> FoundJob:
+    """The job, whose rank is the child that trains where its parent does nothing but wait for it.
+
+    A sweep that starts one trial after the other has all variables of the trial, and no process group.
+    """
+    return replace(job, ranks=tuple(_joined_child(rank, processes) or rank for rank in job.ranks))
+
+
+def _joined_child(rank: FoundRank, processes: Mapping[int, Process]) -> FoundRank | None:
+    if not any(one.python for one in rank.descendants) or runs_process_group(rank.process.pid):
+        return None
+    pid = rank.process.pid
+    waits = read_system_call(pid, pid, f"/proc/{pid}/task/{pid}")
+    if waits is None or waits.name not in _WAITS_FOR_CHILD:
+        return None
+    train = {one.pid: one for one in rank.descendants if one.python and runs_process_group(one.pid)}
+    tops = [one for one in train.values() if not train.keys() & {*one.ancestors}]
+    if len(tops) != 1:
+        return None
+    return replace(rank, process=tops[0], descendants=find_descendants(tops[0], processes))
 
 
 def _find_served(

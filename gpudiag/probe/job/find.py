@@ -103,10 +103,29 @@ def find_launched_jobs(processes: Mapping[int, Process]) -> list[FoundJob]:
         candidate = _candidate(process)
         if candidate is not None:
             groups.setdefault(candidate.key, []).append(candidate)
+    groups = {key: _without_orphans(members, processes) for key, members in groups.items()}
     innermost = _without_launchers_of_others(
         (one for members in groups.values() for one in _split_by_trial(members)), processes
     )
     return [job for members in innermost if (job := _job_of(members, processes))]
+
+
+def _without_orphans(members: list[_Candidate], processes: Mapping[int, Process]) -> list[_Candidate]:
+    """The members without what their ranks forked and left, as a sweep its trials: it has their variables.
+
+    Such a process is below no torchrun where others are; or its group is led by a process of the same rank
+    that is no longer above it.
+    """
+    agents = {pid for pid, one in processes.items() if is_agent(one)}
+    below = [one for one in members if agents & {*one.process.ancestors}]
+    ranks = {one.process.pid: one.rank for one in members if one.process.python}
+
+    def is_left(one: _Candidate) -> bool:
+        process = one.process
+        leader = process.process_group
+        return leader not in (process.pid, *process.ancestors) and ranks.get(leader) == one.rank
+
+    return [one for one in below or members if not is_left(one)]
 
 
 def _split_by_trial(members: list[_Candidate]) -> list[list[_Candidate]]:

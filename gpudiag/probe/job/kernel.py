@@ -2,15 +2,23 @@
 
 import os
 import platform
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from time import monotonic
 
-from gpudiag.linux.cgroup import find_folders, frozen_by, read_file
+from gpudiag.linux.cgroup import (
+    find_folders,
+    find_processor_folders,
+    frozen_by,
+    read_file,
+    read_processor_limit,
+    read_quota,
+)
 from gpudiag.linux.proc import read_schedule, read_stat, read_status, read_text, read_wait_channel
-from gpudiag.model.job import Awaited, ProcessLook, ThreadLook
+from gpudiag.model.job import Awaited, ProcessLook, QuotaLook, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.proc import describe_process
 from gpudiag.probe.job.wait_targets import Call, find_awaited, read_wake_up
@@ -110,6 +118,7 @@ def look_at_process(pid: int, at_seconds: float) -> ProcessLook | None:
     with suppress(OSError):
         tracer = int(read_status(pid).get("TracerPid", "0"))
     read_bytes, written_bytes = _io(folder)
+    groups = find_folders(read_file(Path(f"{folder}/cgroup")))
     return ProcessLook(
         at_seconds,
         pid,
@@ -118,9 +127,21 @@ def look_at_process(pid: int, at_seconds: float) -> ProcessLook | None:
         read_bytes=read_bytes,
         written_bytes=written_bytes,
         threads=_threads(pid, folder),
-        frozen=frozen_by(find_folders(read_file(Path(f"{folder}/cgroup")))) is not None,
+        frozen=frozen_by(groups) is not None,
         traced_by=describe_process(tracer) if tracer else "",
+        quotas=read_quotas(find_processor_folders(groups)),
     )
+
+
+def read_quotas(folders: Sequence[Path]) -> tuple[QuotaLook, ...]:
+    """The quotas of those groups that have one."""
+    found = []
+    for folder in folders:
+        limit, seen = read_processor_limit(folder), read_quota(folder)
+        if limit is not None:
+            file, processors = f"{folder}/{limit[0]}", limit[1]
+            found.append(QuotaLook(file, processors, seen.periods, seen.throttled_periods, seen.seconds))
+    return tuple(found)
 
 
 def _threads(pid: int, folder: str) -> tuple[ThreadLook, ...]:

@@ -25,6 +25,7 @@ class Process:
     python: bool = False
     is_readable: bool = True  # whether this user may look into it
     ancestors: tuple[int, ...] = field(default=())  # the nearest first
+    process_group: int = 0  # the pid that leads it; 0 where it is not known
 
     @property
     def command(self) -> str:
@@ -88,6 +89,7 @@ def _read(pid: int) -> Process | None:
         environment=environment,
         python=_is_python(folder, stat.name, words),
         is_readable=environment is not None,
+        process_group=stat.process_group,
     )
 
 

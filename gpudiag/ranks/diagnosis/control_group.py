@@ -4,24 +4,22 @@ Both versions, also at once; a process may be moved, so groups are looked up aga
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from gpudiag.linux.cgroup import UNIFIED, find_folders, frozen_by, parse_numbers, read_file, throttled_seconds
+from gpudiag.linux.cgroup import (
+    UNIFIED,
+    Quota,
+    find_folders,
+    find_processor_folders,
+    frozen_by,
+    parse_numbers,
+    read_file,
+    read_quota,
+)
 from gpudiag.model.evidence import Evidence
 
 # In v1 a limit that is not set reads as the largest multiple of a page in a signed 64-bit integer.
 _NO_LIMIT_BYTES = 1 << 60
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """A processor quota's effect: the periods that it cut short, the seconds throttled, and its group."""
-
-    periods: int
-    throttled_periods: int
-    seconds: float
-    group: str
 
 
 class GroupWatch:
@@ -49,7 +47,7 @@ class GroupWatch:
         self._oom_kills = self._count_oom_kills()
         if is_as_started and self._parent is not None:
             self._oom_kills = self._parent._oom_kills
-        self._quotas = {folder: _read_quota(folder) for folder in self._processor_folders()}
+        self._quotas = {folder: read_quota(folder) for folder in find_processor_folders(self._folders)}
 
     def frozen_by(self) -> str | None:
         """The group that has frozen the process; None if none has."""
@@ -65,7 +63,7 @@ class GroupWatch:
                 after.group,
             )
             for folder, before in self._quotas.items()
-            for after in (_read_quota(folder),)
+            for after in (read_quota(folder),)
         ]
         worst = max(grown, key=lambda quota: quota.throttled_periods, default=None)
         return worst if worst is not None and worst.throttled_periods > 0 else None
@@ -93,22 +91,6 @@ class GroupWatch:
     def _count_oom_kills(self) -> int:
         folder = self._memory_folder()
         return 0 if folder is None else _count(folder) or 0
-
-    def _processor_folders(self) -> list[Path]:
-        """The folders of the process's groups and their parents that have a cpu.stat, innermost first."""
-        found: list[Path] = []
-        for name in ("cpu", UNIFIED):
-            folder = self._folders.get(name)
-            while folder is not None and (folder / "cpu.stat").is_file():
-                found.append(folder)
-                folder = folder.parent if folder.parent != folder else None
-        return found
-
-
-def _read_quota(folder: Path) -> Quota:
-    numbers = parse_numbers(read_file(folder / "cpu.stat"))
-    periods, throttled = numbers.get("nr_periods", 0), numbers.get("nr_throttled", 0)
-    return Quota(periods, throttled, throttled_seconds(numbers) or 0.0, str(folder))
 
 
 def _count(folder: Path) -> int | None:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpudiag.compat import StrEnum
+from gpudiag.linux.cgroup import Quota
 from gpudiag.model.evidence import Evidence
-from gpudiag.ranks.diagnosis.control_group import Quota
 from gpudiag.ranks.stages import IMPORT, STARTING_STAGES, Position
 
 # A rank that uses less than this share of one processor is waiting, not working.

@@ -74,6 +74,7 @@ def stream_look(
         loop=min(limit_seconds, usual.loop),
         locked=min(limit_seconds, usual.locked),
         absent=min(limit_seconds, usual.absent),
+        node=min(limit_seconds, usual.absent),  # the limit for a standstill is the user's
         work_flag=f"{WORK_LIMITS:.0f} times --stall-after, {usual.work / 60:.0f} min at least",
     )
     with _without_new_dumps(folder):

@@ -222,6 +222,12 @@ RECORDED = (
     ),
     Recorded("killed", "hang.rank_gone", 1, ("came to the rendezvous, and has ended since", "WORLD_SIZE 4")),
     Recorded("never_came", "hang.never_joined", 1, ("never started, or ended before",)),
+    Recorded(
+        "compiled_cpp", "hang.sleep", 1, ("the collective of a compiled function (comp.py:11 in norm)",)
+    ),
+    Recorded("throttled", "hang.throttled", 1, ("quota: 0.03 processors", "slow.py:12"), Outcome.WARN),
+    Recorded("throttled_loader", "hang.throttled", 1, ("load.py:12 in Rows",), Outcome.WARN),
+    Recorded("throttled_call", "hang.throttled", None, ("ranks 0 and 1 wait",), Outcome.WARN),
 )
 
 
@@ -374,36 +380,6 @@ def test_a_sleep_that_a_rank_came_back_to_is_work_where_collectives_were_made_me
             for rank in job.ranks
         )
         assert judge_job(replace(job, ranks=tuple(ranks))).outcome is outcome, names
-
-
-def test_a_compiled_function_that_computes_is_in_no_collective() -> None:
-    """Its operation runs in the main thread, or in others of the process."""
-    job = recorded("compiled_branch")
-
-    def computes(look: ProcessLook, number: int, name: str, state: str) -> ProcessLook:
-        threads = (
-            replace(
-                one,
-                state=state,
-                syscall="" if state == "R" else one.syscall,
-                cpu_seconds=one.cpu_seconds + number,
-            )
-            if one.name == name
-            else one
-            for one in look.threads
-        )
-        return replace(look, threads=tuple(threads))
-
-    for name, state in (("MainThread", "R"), ("pt_autograd_0", "S"), ("tqdm_monitor", "S")):
-        ranks = tuple(
-            replace(rank, looks=tuple(computes(look, n, name, state) for n, look in enumerate(rank.looks)))
-            if rank.rank != 1
-            else rank
-            for rank in job.ranks
-        )
-        if any(one.name == name for one in job.ranks[0].last.threads):
-            verdict = judge_job(replace(job, ranks=ranks))
-            assert verdict.outcome is not Outcome.FAIL, (name, verdict.headline)
 
 
 def _counting(look: ProcessLook, number: int) -> ProcessLook:

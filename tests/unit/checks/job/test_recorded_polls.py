@@ -4,11 +4,13 @@ judged again with what would be healthy beside them.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.verdict import is_decided, judge_job
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job import Awaited, Frame, Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.model.job_agent import AgentSeen
 from tests.recorded_hangs import recorded
 from tests.walking import walk
 
@@ -39,9 +41,6 @@ RECORDED = (
     Recorded("polls/missing_rank", "hang.never_joined", 3).says(
         "rank 3 is not there", "3 of 4 ranks", "ranks 0-2 wait in the init_process_group"
     ),
-    Recorded("polls/missing_node", "hang.never_joined", None).says(
-        "rendezvous at 127.0.0.1:", "id 77", "for 1 of 2 nodes", "no rank"
-    ),
 )
 
 
@@ -70,16 +69,55 @@ def test_a_lock_file_whose_owner_lives_is_not_to_be_removed() -> None:
     assert "rm " not in finding.remedy
 
 
-def test_what_may_still_come_is_told_and_not_accused() -> None:
+def test_a_rank_that_may_still_come_is_told_and_not_accused() -> None:
     ranks = recorded("polls/missing_rank")
     young = replace(ranks, ranks=tuple(replace(one, started_seconds_ago=12.0) for one in ranks.ranks))
-    node = recorded("polls/missing_node")
-    assert node.agent is not None
-    joined = replace(node.agent, agents_here=(*node.agent.agents_here, (99, 4.0)), least_nodes=3)
-    for job in (young, replace(node, agent=joined)):
+    verdict = judge_job(young)
+    assert verdict.outcome is Outcome.WARN, verdict.headline
+    assert "after 30 s" in verdict.headline
+
+
+def waits(agent: AgentSeen, **changes: Any) -> Job:
+    """The recorded job of one torchrun that waits for another, with these changes to it."""
+    return replace(recorded("polls/missing_node"), agent=replace(agent, **changes))
+
+
+def test_a_node_may_come_until_torchrun_nearly_gives_up() -> None:
+    agent = recorded("polls/missing_node").agent
+    assert agent is not None
+    for job in (
+        waits(agent),  # since 48 s
+        waits(agent, since_seconds=500.0),
+        waits(agent, agents_here=(*agent.agents_here, (99, 4.0)), least_nodes=3),
+        waits(agent, is_loopback=True),
+        waits(agent, is_loopback=True, step_nodes=1),
+        waits(agent, step_nodes=2),
+    ):
         verdict = judge_job(job)
         assert verdict.outcome is Outcome.WARN, verdict.headline
-        assert "after 30 s" in verdict.headline
+        assert "rendezvous at 127.0.0.1:" in verdict.headline
+        assert "id 77) for 1 of" in verdict.headline
+        assert "gives up after 10 min" in verdict.headline
+    for changes in (
+        {"since_seconds": 545.0},
+        {"gives_up_seconds": 50.0},
+        {"hosts_endpoint": False, "is_connected": False, "gives_up_seconds": 50.0},
+    ):
+        verdict = judge_job(waits(agent, **changes))
+        assert [one.code for one in verdict.findings] == ["hang.never_joined"], changes
+        assert verdict.outcome is Outcome.FAIL
+    assert judge_job(waits(agent), HangLimits(node=30.0)).outcome is Outcome.FAIL
+
+
+def test_machines_of_one_slurm_step_that_wait_at_their_own_localhost_never_meet() -> None:
+    agent = recorded("polls/missing_node").agent
+    assert agent is not None
+    verdict = judge_job(waits(agent, is_loopback=True, step_nodes=2))
+    assert verdict.findings[0].code == "hang.never_joined"
+    assert "its Slurm step has 2 machines, and each waits at its own 127.0.0.1" in verdict.headline
+    assert "--rdzv-endpoint" in verdict.findings[0].remedy
+    young = judge_job(waits(agent, is_loopback=True, step_nodes=2, since_seconds=1.0))
+    assert young.outcome is Outcome.WARN
 
 
 def test_who_has_joined_elsewhere_and_an_endpoint_that_does_not_answer_are_told() -> None:
@@ -88,6 +126,7 @@ def test_who_has_joined_elsewhere_and_an_endpoint_that_does_not_answer_are_told(
     elsewhere = replace(node.agent, least_nodes=4, most_nodes=4, nodes_elsewhere=("10.0.0.7", "10.0.0.8"))
     assert "for 1 of 4 nodes" in judge_job(replace(node, agent=elsewhere)).headline
     assert "10.0.0.7, 10.0.0.8" in judge_job(replace(node, agent=elsewhere)).headline
+    assert "only a torchrun of this machine can" in judge_job(waits(node.agent, is_loopback=True)).headline
     lost = replace(node.agent, hosts_endpoint=False, is_connected=False)
     assert "cannot reach the rendezvous" in judge_job(replace(node, agent=lost)).headline
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudiag.probe.job.agent import is_of_nodes, read_options
+from gpudiag.probe.job.agent import is_of_nodes, read_limit, read_options
 from gpudiag.probe.job.proc import Process
 
 TORCHRUN = ("/usr/bin/python3", "/opt/venv/bin/torchrun")
@@ -57,3 +57,23 @@ def test_variables_count_where_the_command_line_says_nothing() -> None:
     read = read_options((*TORCHRUN, "train.py"), variables)
     assert read is not None
     assert (read.backend, read.endpoint, read.nodes) == ("etcd-v2", "n7:5000", (3, 3))
+
+
+@pytest.mark.parametrize(
+    ("words", "is_connected", "limit"),
+    [
+        (("--rdzv-backend", "c10d"), True, ("join_timeout", 600.0)),
+        (("--rdzv-backend", "c10d"), False, ("read_timeout", 60.0)),
+        (("--rdzv-backend=c10d", "--rdzv-conf=join_timeout=1800,is_host=1"), True, ("join_timeout", 1800.0)),
+        (("--rdzv-backend", "etcd-v2"), False, ("join_timeout", 600.0)),
+        ((), False, ("timeout", 900.0)),
+        (("--rdzv_conf", "join_timeout=5, timeout=1200"), True, ("timeout", 1200.0)),
+        (("--rdzv-conf", "timeout=x"), True, ("timeout", 900.0)),
+    ],
+)
+def test_when_torchrun_gives_up_is_its_own_default_or_of_its_command_line(
+    words: tuple[str, ...], is_connected: bool, limit: tuple[str, float]
+) -> None:
+    read = read_options((*TORCHRUN, "--nnodes", "2", *words, *SCRIPT), {})
+    assert read is not None
+    assert read_limit(read, is_connected=is_connected) == limit

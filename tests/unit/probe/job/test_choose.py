@@ -12,6 +12,7 @@ from gpudiag.probe.job.choose import choose_jobs
 from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame, Variable
 from gpudiag.probe.job.stores import Connections, Meeting
+from gpudiag.probe.job.wait_targets import Call
 from tests.walking import walk
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x"}
@@ -137,3 +138,25 @@ def test_processes_that_are_joined_are_one_job_where_they_have_ranks_and_else_tr
             assert sorted(rank.process.pid for rank in job.ranks) == pids, stack
             (family,) = choose_jobs(processes, 40, None).jobs
             assert sorted(rank.process.pid for rank in family.ranks) == [41, 42]
+
+
+def test_the_child_that_trains_is_the_rank_where_its_parent_only_waits_for_it() -> None:
+    """A sweep under torchrun that starts one trial after the other, which forks a loader's worker."""
+    trial = process(13, 12, above=(12, 11, 10), environment=TORCHRUN)
+    worker = process(14, 13, above=(13, 12, 11, 10), environment=TORCHRUN)
+    second = process(15, 12, above=(12, 11, 10), environment=TORCHRUN)
+
+    def rank(call: str, groups: set[int], *more: Process) -> tuple[int, list[int]]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(choose, "runs_process_group", lambda pid: pid in groups)
+            patch.setattr(choose, "read_system_call", lambda pid, tid, folder: Call(pid, tid, call, ()))
+            (job,) = choose_jobs(machine("systemd", trial, worker, *more), 12, None).jobs
+        (found,) = job.ranks
+        return found.process.pid, [one.pid for one in found.descendants]
+
+    assert rank("wait4", {13}) == (13, [14])
+    assert rank("wait4", {13, 14}) == (13, [14])
+    assert rank("futex", {13}) == (12, [13, 14])  # it goes on beside its trial
+    assert rank("wait4", {12, 13}) == (12, [13, 14])
+    assert rank("wait4", set()) == (12, [13, 14])
+    assert rank("wait4", {13, 15}, second) == (12, [13, 15, 14])  # which of them is not known

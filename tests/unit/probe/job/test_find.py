@@ -104,6 +104,31 @@ def test_trials_of_a_sweep_with_the_same_variables_are_jobs_of_their_own():
     assert ranks_of(alone) == {0: 20}
 
 
+def test_a_trial_that_a_rank_forked_and_left_is_no_rank():
+    """By a second fork its parent is init: what is left is its process group, or that it is below no torchrun."""
+    ranks = [replace(torchrun_rank(20 + rank, 10, rank, 2, 2), process_group=20 + rank) for rank in (0, 1)]
+    torchrun = replace(process(10, 1), words=("python", "/opt/venv/bin/torchrun", "sweep.py"))
+    of_group = replace(torchrun_rank(90, 1, 1, 2, 2), process_group=21)
+    of_session = replace(torchrun_rank(91, 1, 0, 2, 2), process_group=91)
+    trials = (of_group, of_session)
+    (job,) = find_launched_jobs(table(torchrun, *ranks, *trials))
+    assert ranks_of(job) == {0: 20, 1: 21}
+    assert job.launcher_process is not None
+    assert not job.pids & {90, 91}
+    # Where rank 1 has ended, its trial does not take its place.
+    (job,) = find_launched_jobs(table(torchrun, ranks[0], *trials))
+    assert ranks_of(job) == {0: 20}
+    assert job.expected == (0, 1)
+    # Started by hand, each by itself: the group alone shows it, and a new session does not.
+    by_hand = [replace(one, parent_pid=1) for one in ranks]
+    (job,) = find_launched_jobs(table(*by_hand, *trials))
+    assert [(one.rank, one.process.pid) for one in job.ranks] == [(0, 20), (0, 91), (1, 21)]
+    # Ranks in the background of one shell are all in its group.
+    of_shell = [replace(one, process_group=10) for one in ranks]
+    (job,) = find_launched_jobs(table(process(10, 1, python=False), *of_shell))
+    assert ranks_of(job) == {0: 20, 1: 21}
+
+
 def test_a_shell_around_a_rank_is_not_the_rank():
     variables = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
     shell = process(20, 10, python=False, **variables)
