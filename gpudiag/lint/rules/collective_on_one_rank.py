@@ -67,7 +67,7 @@ def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[M
         guard = next((g for g in step.where.guards if program.ranks.lets_some_through(g)), None)
         if guard is None or guard.test in reported or name == "init_process_group":
             continue
-        if _is_of_the_job(guard, steps):
+        if _is_of_the_job(program, guard, steps):
             continue
         if _has_other_side(guard, steps) and not _makes_another(name, step, guard, steps):
             continue
@@ -88,14 +88,24 @@ def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[M
         yield moved(program, step.node, text, out_of(program, step.node, guard), advice)
 
 
-def _is_of_the_job(guard: Guard, steps: list[tuple[str, Step]]) -> bool:
-    """Whether the ranks that a condition excludes never join the job, whose size it may even compare with."""
+def _is_of_the_job(program: Program, guard: Guard, steps: list[tuple[str, Step]]) -> bool:
+    """Whether the ranks that a condition excludes never join the job, or it compares with the job's size."""
     opened = [step for name, step in steps if name == "init_process_group"]
     if any((guard.test, guard.holds) == (g.test, g.holds) for step in opened for g in step.where.guards):
         return True
     sizes = {ast.unparse(size) for step in opened if (size := keyword(step.node, "world_size")) is not None}
-    parts = [guard.test.left, *guard.test.comparators] if isinstance(guard.test, ast.Compare) else []
-    return any(ast.unparse(part) in sizes for part in parts if not isinstance(part, ast.Constant))
+    for node in program.nodes:  # `assert cfg.tensor_parallel == dist.get_world_size()`
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            sides = [node.left, node.comparators[0]]
+            if any("world_size" in program.values.kinds(side) for side in sides):
+                sizes |= {ast.unparse(side) for side in sides}
+    return any(
+        ast.unparse(part) in sizes
+        for test in ast.walk(guard.test)
+        if isinstance(test, ast.Compare)
+        for part in (test.left, *test.comparators)
+        if not isinstance(part, ast.Constant) and not program.values.kinds(part) & {"rank", "local_rank"}
+    )
 
 
 def _same_place(step: Step, other: Step) -> bool:
