@@ -46,8 +46,9 @@ folders without a script, 3 if a file or folder could not be read and there is n
   JSON file is not read, and gpudiag reports that.
 - `better:` is Python: it replaces the statement, or goes in front of the line that it names. Where no one
   statement corrects the mistake, `do:` describes the change in words.
-- `rank < 2`, `rank in members` and `rank % 2 == 0` hold for some ranks: a collective without a group, a new
-  group or a mesh under such a condition is a finding.
+- `rank < 2`, `rank < cfg.stages`, `rank in members` and `rank % 2 == 0` hold for some ranks, unless the
+  script compares that number with the world size for equality: a collective without a group, a new group or
+  a mesh under such a condition is a finding.
 - `if dist.is_initialized()`, `if args.distributed` and `if world_size > 1` are true on all ranks of a job,
   and a rank that is 0 or -1 where there is no job is a rank. In a function under `@rank_zero_only` or the
   like, no call is taken to run on all ranks.

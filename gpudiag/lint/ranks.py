@@ -32,6 +32,11 @@ _IN_A_JOB = re.compile(
     re.IGNORECASE,
 )
 _ASKED = frozenset({"torch.distributed.is_initialized", "torch.distributed.is_available"})
+# Names of what holds a configuration, and of its values that may count all ranks of the job.
+_CONFIGURATION = re.compile(r"_?(?:args|cfg|conf|config|hparams|opts?|options|settings|flags)", re.IGNORECASE)
+_ALL_RANKS = re.compile(
+    r"world|gpu|device|proc|rank|total|worker|node|start|end|^(?:n|num|size)$", re.IGNORECASE
+)
 _DEPTH = 6
 
 
@@ -149,8 +154,18 @@ class RankConditions:
             number = _number(right)
             if number is not None:  # `rank >= 0` tests whether there is a rank at all
                 return number > 0 and _lets_one_through(operator, right) is None
-            return isinstance(right, ast.BinOp) and isinstance(right.op, ast.FloorDiv | ast.Div)
+            if isinstance(right, ast.BinOp):
+                return isinstance(right.op, ast.FloorDiv | ast.Div)
+            return self._is_configured_part(right)
         return False
+
+    def _is_configured_part(self, node: ast.expr) -> bool:
+        """Whether a number is a configuration's, and not that of all ranks: `cfg.tensor_parallel`."""
+        made = self._made(node) if isinstance(node, ast.Name) else node
+        if not isinstance(made, ast.Attribute) or "world_size" in self._values.kinds(made):
+            return False
+        holder = made.value.id if isinstance(made.value, ast.Name) else getattr(made.value, "attr", "")
+        return bool(_CONFIGURATION.fullmatch(holder)) and not _ALL_RANKS.search(made.attr)
 
     def _is_rank(self, node: ast.expr) -> bool:
         kinds = self._kinds(node)

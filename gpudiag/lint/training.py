@@ -231,3 +231,15 @@ def keyword_node(call: ast.AST, name: str) -> ast.keyword | None:
     if not isinstance(call, ast.Call):
         return None
     return next((k for k in call.keywords if k.arg == name), None)
+
+
+def is_stage_3(program: Program) -> bool:
+    """Whether a configuration of DeepSpeed in this script shards the parameters: `"stage": 3`."""
+    return any(
+        isinstance(node, ast.Dict)
+        and any(
+            isinstance(key, ast.Constant) and key.value == "stage" and is_constant(value, 3)
+            for key, value in zip(node.keys, node.values, strict=True)
+        )
+        for node in program.nodes
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpudiag.lint import vocabulary as known
 from gpudiag.lint.collectives import collectives_of, is_of_a_part
 from gpudiag.lint.corrections import moved, out_of
-from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.ranks import Which, rounds_of
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard, Step
@@ -67,6 +67,8 @@ def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[M
         guard = next((g for g in step.where.guards if program.ranks.lets_some_through(g)), None)
         if guard is None or guard.test in reported or name == "init_process_group":
             continue
+        if _is_of_the_job(program, guard, steps):
+            continue
         if _has_other_side(guard, steps) and not _makes_another(name, step, guard, steps):
             continue
         others = [other for short, other in steps if short == name and other.node is not step.node]
@@ -84,6 +86,26 @@ def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[M
             else f"give {name} the group of these ranks, or call it on every rank"
         )
         yield moved(program, step.node, text, out_of(program, step.node, guard), advice)
+
+
+def _is_of_the_job(program: Program, guard: Guard, steps: list[tuple[str, Step]]) -> bool:
+    """Whether the ranks that a condition excludes never join the job, or it compares with the job's size."""
+    opened = [step for name, step in steps if name == "init_process_group"]
+    if any((guard.test, guard.holds) == (g.test, g.holds) for step in opened for g in step.where.guards):
+        return True
+    sizes = {ast.unparse(size) for step in opened if (size := keyword(step.node, "world_size")) is not None}
+    for node in program.nodes:  # `assert cfg.tensor_parallel == dist.get_world_size()`
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            sides = [node.left, node.comparators[0]]
+            if any("world_size" in program.values.kinds(side) for side in sides):
+                sizes |= {ast.unparse(side) for side in sides}
+    return any(
+        ast.unparse(part) in sizes
+        for test in ast.walk(guard.test)
+        if isinstance(test, ast.Compare)
+        for part in (test.left, *test.comparators)
+        if not isinstance(part, ast.Constant) and not program.values.kinds(part) & {"rank", "local_rank"}
+    )
 
 
 def _same_place(step: Step, other: Step) -> bool:

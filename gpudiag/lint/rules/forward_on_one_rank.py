@@ -8,6 +8,7 @@ from gpudiag.lint.program import Mistake, Program, is_constant, keyword
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules.batch_norm_apart import has_batch_norm
+from gpudiag.lint.training import is_stage_3
 from gpudiag.lint.vocabulary import FSDP1
 
 
@@ -15,7 +16,8 @@ def _find(program: Program) -> Iterator[Mistake]:
     has_buffers = has_batch_norm(program) or program.mentions("SyncBatchNorm", "register_buffer")
     if any(is_constant(keyword(step.node, "broadcast_buffers"), False) for step in program.ddp_steps):
         has_buffers = False
-    if program.owner or not (has_buffers or program.calls(FSDP1)):
+    sharded = {"fsdp1": "FSDP model"} | ({"engine": "engine under ZeRO-3"} if is_stage_3(program) else {})
+    if program.owner or not (has_buffers or program.calls(FSDP1) or "engine" in sharded):
         return
     for step in program.steps:
         call = step.node
@@ -23,8 +25,10 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         if step.where.handling or program.which_ranks(step) is not Which.ONE:
             continue
-        if program.values.kinds(call.func) == {"fsdp1"}:
-            message = "one rank alone calls the FSDP model, whose layers it gathers from all ranks"
+        kinds = program.values.kinds(call.func)
+        if len(kinds) == 1 and kinds <= sharded.keys():
+            (kind,) = kinds
+            message = f"one rank alone calls the {sharded[kind]}, whose layers it gathers from all ranks"
             yield Mistake(call, message, "", advice="let every rank call the model, each with its share")
             return
         if has_buffers and is_wrapped(program, call.func):

@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_keyword
-from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
+from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.training import root_name
+from gpudiag.lint.training import is_stage_3, root_name
 from gpudiag.lint.vocabulary import FULLY_SHARD
 from gpudiag.model.lint import Severity
 
@@ -64,23 +64,11 @@ def _how_sharded(program: Program, receiver: ast.expr, sharded: set[str]) -> str
         return "an FSDP model"
     if (
         "engine" in program.values.kinds(inner)
-        and _is_stage_3(program)
+        and is_stage_3(program)
         and not program.mentions(*_KNOWN_TO_TRANSFORMERS)
     ):
         return "a model under ZeRO-3"
     return None
-
-
-def _is_stage_3(program: Program) -> bool:
-    """Whether a configuration of DeepSpeed in this script shards the parameters: `"stage": 3`."""
-    return any(
-        isinstance(node, ast.Dict)
-        and any(
-            isinstance(key, ast.Constant) and key.value == "stage" and is_constant(value, 3)
-            for key, value in zip(node.keys, node.values, strict=True)
-        )
-        for node in program.nodes
-    )
 
 
 # Source: DeepSpeed#8262, transformers#33483, transformers' documentation of generate.

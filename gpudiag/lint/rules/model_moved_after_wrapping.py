@@ -29,6 +29,8 @@ def _find(program: Program) -> Iterator[Mistake]:
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                 continue
             wrapped = call.func.value
+            if isinstance(wrapped, ast.Attribute) and wrapped.attr == "module":
+                wrapped = wrapped.value
             values = program.values.of(wrapped)
             if not values or any(value.kind != "ddp" for value in values) or not _is_a_device(program, call):
                 continue
@@ -40,7 +42,10 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _replaces_a_layer(program: Program, made: ast.Assign) -> bool:
-    """Whether an assignment puts a new layer with parameters into a DDP model: `model.module.fc = ..`."""
+    """Whether an assignment puts a new layer with parameters into a DDP model.
+
+    `model.module.fc = ..` does, and so does `model.module[0] = ..`.
+    """
     layers = (
         call
         for call in ast.walk(made.value)
@@ -48,8 +53,9 @@ def _replaces_a_layer(program: Program, made: ast.Assign) -> bool:
         and (program.names.qualify(call.func) or "").startswith("torch.nn.")
         and _LAYERS.fullmatch((program.names.qualify(call.func) or "").rpartition(".")[2])
     )
-    outer = made.targets[0].value if isinstance(made.targets[0], ast.Attribute) else None
-    while isinstance(outer, ast.Attribute) and outer.attr != "module":
+    target = made.targets[0]
+    outer = target.value if isinstance(target, ast.Attribute | ast.Subscript) else None
+    while isinstance(outer, ast.Attribute | ast.Subscript) and getattr(outer, "attr", None) != "module":
         outer = outer.value
     return isinstance(outer, ast.Attribute) and program.values.kinds(outer.value) == {"ddp"} and any(layers)
 
