@@ -224,6 +224,11 @@ SHORTER_DATA = _kind(
     "Ranks had fewer batches than the others, which wait for them in the next step.",
     "Give every rank the same number of batches: drop_last=True in its sampler and its loader, or a fixed"
     " number of steps, or wrap the loop in `torch.distributed.algorithms.join.Join`.",
+    basis=Basis(
+        reads="The batches and steps that each rank of `gpudiag train --script` counts, and where all wait.",
+        limit="All ranks wait for each other, and their counts differ.",
+        look_also=("train.script_hung", "gpudiag explain hang.calls_apart"),
+    ),
 )
 SHARED_GROUP = _kind(
     "hang.threads_share_group",
