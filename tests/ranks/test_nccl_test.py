@@ -110,11 +110,14 @@ def test_thousands_of_rounds_raise_no_alarm() -> None:
     assert (completed.status, result["verified_iterations"], result["wrong_elements"]) == (0, 4000, 0)
 
 
-def test_one_rank_has_no_bus_bandwidth() -> None:
-    document = nccl_test("--nproc", "1", *SMALL).document()
-    assert document["outcome"] == "pass"
-    assert document["results"][0]["busbw_bytes_per_second"] is None
-    assert document["results"][0]["missing"]["busbw_bytes_per_second"] == "not_supported"
+def test_one_rank_runs_what_needs_no_other_and_has_no_bus_bandwidth() -> None:
+    """An operation that does not declare its `least_ranks` sends to itself here."""
+    document = nccl_test("--nproc", "1", "--op", "all", *SMALL).document()
+    assert document["outcome"] == "pass", document["findings"]
+    alone = {op for op, operation in OPERATIONS.items() if operation.runs_on(1)}
+    assert {result["op"] for result in document["results"]} == alone >= {"all_reduce", "gather", "barrier"}
+    assert all(result["busbw_bytes_per_second"] is None for result in document["results"])
+    assert all(result["missing"]["busbw_bytes_per_second"] == "not_supported" for result in document["results"])
 
 
 @pytest.mark.each_run
