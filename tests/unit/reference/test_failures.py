@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import click
 import pytest
@@ -11,7 +10,6 @@ from gpudiag.explain.topics import known_topics
 from gpudiag.reference.failures import ANY_CAUSE, failure_tables, failures, longest_part
 from gpudiag.reference.tables import read_table
 from tests.corpus.explained import answer_to, texts
-from tests.corpus.jobs_explained import explain_case, job_cases, recorded_cases
 from tests.unit.reference.failure_texts import HARMLESS, OTHERS, TWENTY
 from tests.walking import walk
 
@@ -134,18 +132,3 @@ def test_every_command_that_a_text_names_exists(command):
     assert tree is not None, command
     known = {option for parameter in tree.params for option in parameter.opts}
     assert {flag for flag in flags if flag.startswith("--")} <= known | {"--help"}
-
-
-def test_the_page_counts_where_the_entries_come_from():
-    recorded = [*recorded_cases(), *(case for case in job_cases() if "recorded" in case.name)]
-    seen = {
-        sighting.explanation.topic for case in recorded for sighting in explain_case(case).sightings
-    } & set(failures())
-    reported = {
-        topic for topic, failure in failures().items() if re.search(r"[\w.-]+#\d+", failure.source)
-    } - seen
-    page = (Path(__file__).parents[3] / "docs/explain.md").read_text()
-    table = page.split("| seen in | entries | when |", 1)[1].split("\n\n", 1)[0]
-    told = [int(row.split("|")[2]) for row in table.splitlines()[2:]]
-    assert told == [len(seen), len(reported), len(failures()) - len(seen) - len(reported)]
-    assert f"{len(failures())} known failures lie in" in page
