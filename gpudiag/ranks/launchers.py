@@ -235,6 +235,10 @@ PROCESS_LAUNCHERS = (
         hand_on="set MASTER_ADDR to the name of the pod with index 0, JOB-0.SERVICE",
     ),
 )
+# These count pods, which may have several ranks each.
+POD_LAUNCHERS = frozenset((Launcher.KUBEFLOW, Launcher.INDEXED_JOB))
+# These number each process, and can start one beside a job that runs, on each of its machines.
+NUMBERING_LAUNCHERS = frozenset(one.launcher for one in PROCESS_LAUNCHERS) - POD_LAUNCHERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +301,6 @@ def is_one_of_several(variables: Mapping[str, str]) -> bool:
     return "RANK" not in variables and any(_shows(one, variables) for one in PROCESS_LAUNCHERS)
 
 
-# These number their processes themselves; the others count pods, which may have several ranks each.
-_NUMBERING = (Launcher.SRUN, Launcher.MPIRUN, Launcher.HYDRA, Launcher.JSRUN, Launcher.FLUX)
-
-
 def claimed_rank(variables: Mapping[str, str]) -> tuple[int, int] | None:
     """Which of how many this is by its launcher, whatever RANK is; None where none shows."""
     found = _numbered_by(variables)
@@ -335,9 +335,8 @@ def refuse_contradiction(variables: Mapping[str, str]) -> None:
 
 
 def _numbered_by(variables: Mapping[str, str]) -> ProcessLauncher | None:
-    return next(
-        (one for one in PROCESS_LAUNCHERS if one.launcher in _NUMBERING and _shows(one, variables)), None
-    )
+    numbering = (one for one in PROCESS_LAUNCHERS if one.launcher in NUMBERING_LAUNCHERS)
+    return next((one for one in numbering if _shows(one, variables)), None)
 
 
 def refuse_several_per_pod(variables: Mapping[str, str]) -> None:

@@ -29,7 +29,7 @@ from gpudiag.probe.job.simulated import read_simulated_jobs
 from gpudiag.probe.job.state import read_job_state
 from gpudiag.probe.start import SIMULATED
 from gpudiag.ranks.environment import RankEnvironment, read_launch
-from gpudiag.ranks.launchers import Launcher
+from gpudiag.ranks.launchers import NUMBERING_LAUNCHERS
 from gpudiag.runs.hang_meeting import explain_meeting
 
 # What stands still for less than the limit is looked at again after it; from the start to the first look
@@ -43,8 +43,6 @@ _MOST_STOPPED = 16  # ranks whose C functions are read
 _FURTHER_SECONDS = 1.0  # that further looks take at least
 _STOP_SECONDS = 1.5  # that C functions of a rank take at least
 _NATIVE_SECONDS = 30.0  # it takes 1 s, and many times that where processes wait for processors
-# Launchers that can start a process beside a job that runs already, on each of its machines.
-_STARTS_US = frozenset((Launcher.SRUN, Launcher.MPIRUN, Launcher.HYDRA, Launcher.JSRUN, Launcher.FLUX))
 
 
 def run_hang(
@@ -135,7 +133,7 @@ def read_hang_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
     RANK and WORLD_SIZE do not count: in a pod every shell has them.
     """
     environment = read_launch(variables)
-    return environment if environment is not None and environment.launcher in _STARTS_US else None
+    return environment if environment is not None and environment.launcher in NUMBERING_LAUNCHERS else None
 
 
 def look_here(

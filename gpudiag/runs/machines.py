@@ -25,15 +25,13 @@ from gpudiag.ranks.agents.link import Handshake, Link, LinkLostError, wait_reada
 from gpudiag.ranks.agents.messages import MachineCaller, MachineReport, Message, SharedStatus
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.environment import RankEnvironment
-from gpudiag.ranks.launchers import Launcher, expand_nodes
+from gpudiag.ranks.launchers import POD_LAUNCHERS, Launcher, expand_nodes
 from gpudiag.runs.gate import worst_status
 from gpudiag.runs.merge import ReportSource, merge_documents
 from gpudiag.runs.output import write_document
 from gpudiag.store.state_folder import state_directory
 
 # --- machines that a job should do without
-
-_ON_KUBERNETES = (Launcher.KUBEFLOW, Launcher.INDEXED_JOB)
 
 
 def node_name(variables: Mapping[str, str]) -> str:
@@ -55,7 +53,7 @@ def describe_leaving_out(launcher: Launcher, unfit: Sequence[str], fit: Sequence
         return None
     if launcher is Launcher.SRUN:
         return f"--exclude={','.join(unfit)}"
-    if launcher in _ON_KUBERNETES:
+    if launcher in POD_LAUNCHERS:
         term = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(unfit)}
         terms = [{"matchExpressions": [term]}]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}

@@ -117,7 +117,9 @@ def test_one_rank_runs_what_needs_no_other_and_has_no_bus_bandwidth() -> None:
     alone = {op for op, operation in OPERATIONS.items() if operation.runs_on(1)}
     assert {result["op"] for result in document["results"]} == alone >= {"all_reduce", "gather", "barrier"}
     assert all(result["busbw_bytes_per_second"] is None for result in document["results"])
-    assert all(result["missing"]["busbw_bytes_per_second"] == "not_supported" for result in document["results"])
+    assert all(
+        result["missing"]["busbw_bytes_per_second"] == "not_supported" for result in document["results"]
+    )
 
 
 @pytest.mark.each_run
