@@ -7,6 +7,8 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+from gpudiag.reference.declaration import ByHand, Call, Declared, Field
+from gpudiag.reference.readings import READINGS
 from gpudiag.simulate.blueprint import (
     Blueprint,
     GpuBlueprint,
@@ -464,6 +466,9 @@ def _unregistered(gpu: GpuBlueprint) -> GpuBlueprint:
     return gpu if fabric is None else gpu.with_readings(fabric={**fabric, "state": "in_progress"})
 
 
+_MEMORY_WITH_RESERVED = "nvmlDeviceGetMemoryInfo_v2"  # older: what the driver reserves counts as used
+
+
 def _branch_for(blueprint: Blueprint, fault: Fault) -> dict[str, Any]:
     branches = tomllib.loads(
         files("gpudiag.simulate").joinpath("old_drivers.toml").read_text(encoding="utf-8")
@@ -483,11 +488,26 @@ def _branch_for(blueprint: Blueprint, fault: Fault) -> dict[str, Any]:
 
 def _as_old(gpu: GpuBlueprint, branch: dict[str, Any]) -> GpuBlueprint:
     old = replace(gpu, gpu=replace(gpu.gpu, faults=()))
-    for reason in ("function_not_found", "not_supported"):
-        old = old.without_readings(reason, *branch[reason])
+    for declared in READINGS:
+        if reason := _why_unknown(declared, branch):
+            old = old.without_readings(reason, declared.name)
     readings = old.gpu.readings
-    if branch["counts_reserved_as_used"] and "memory_reserved_bytes" in readings:
+    if _MEMORY_WITH_RESERVED in branch["omitted_symbols"] and "memory_reserved_bytes" in readings:
         used = readings["memory_used_bytes"] + readings["memory_reserved_bytes"]
         old = old.with_readings(memory_used_bytes=used)
         old = old.without_readings("function_not_found", "memory_reserved_bytes")
     return old
+
+
+def _why_unknown(declared: Declared, branch: dict[str, Any]) -> str:
+    """Why a driver of that branch has no such reading; empty where it has."""
+    question = declared.question
+    if isinstance(question, ByHand):
+        return "function_not_found" if declared.name in branch["by_hand_not_found"] else ""
+    if isinstance(question, Field):
+        # NVML answers so for a field that it does not know.
+        unknown = question.number >= branch["fields_below"] and question.otherwise is None
+        return "not_supported" if unknown else ""
+    if isinstance(question, Call) and question.older is None:
+        return "function_not_found" if question.function in branch["omitted_symbols"] else ""
+    return ""
