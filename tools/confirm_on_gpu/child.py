@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tools.confirm_on_gpu.step import Output
@@ -38,17 +39,25 @@ def run_child(
     """
     started = time.monotonic()
     with stdout.open("wb") as out, stderr.open("wb") as err:
-        child = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=dict(environment),
-            cwd=folder,
-            start_new_session=True,
-        )
-    started_as(child.pid)
+        # A signal that ended this process here would leave a child that nobody knows.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
+        try:
+            child = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=dict(environment),
+                cwd=folder,
+                start_new_session=True,
+                preexec_fn=partial(signal.pthread_sigmask, signal.SIG_SETMASK, before),
+            )
+        except BaseException:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        started_as(child.pid)
         status: int | None = child.wait(deadline_seconds)
         killed = True
     except subprocess.TimeoutExpired:

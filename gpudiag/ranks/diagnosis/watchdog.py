@@ -81,7 +81,10 @@ def find_throttled(views: Sequence[RankView], reported: Sequence[Incident]) -> t
 
 
 def is_settled(views: Sequence[RankView], now: float) -> bool:
-    """Whether symptoms are old enough to show the cause; `now` is on the views' clock."""
+    """Whether symptoms are old enough to show the cause; `now` is on the views' clock.
+
+    On a loaded host the rank that raised first may report later than those that lost it.
+    """
     if is_mismatch_pending(views):
         return False
     broken = [one for one in _describe_all_broken(views, NONE) if one.kind not in _MAY_HEAL]
@@ -93,7 +96,7 @@ def is_settled(views: Sequence[RankView], now: float) -> bool:
         patience = ABORT_SETTLE_SECONDS
     else:
         patience = SETTLE_SECONDS
-    return now - min(incident.at_seconds for incident in broken) >= patience
+    return now - min(incident.at_seconds for incident in broken) >= patience * load_of(views)
 
 
 def find_incidents(

@@ -231,7 +231,7 @@ def test_a_line_that_is_no_json_is_a_message_too():
 
 def test_a_program_is_killed_with_what_it_started():
     code = "import os, subprocess, sys\np = subprocess.Popen(['sleep', '600'])\nos.write(3, b'[%d]\\n' % p.pid)\np.wait()"
-    child = run_python(code, deadline=2.0)
+    child = run_python(code, deadline=6.0)
     assert child.ending == "timed_out"
     [[sleeper]] = child.messages
     assert wait_until_dead(sleeper)

@@ -156,7 +156,7 @@ def test_a_damaged_file_says_how_to_put_it_aside_and_a_new_one_is_begun(tmp_path
     assert f"`{command}`" in warning
     subprocess.run(command, shell=True, check=True)
     assert record(place) == ""
-    assert len(read_history(str(place), "a1").runs) == 1
+    assert len(read_history(str(place), "a1", 60.0).runs) == 1
 
 
 def test_a_store_of_a_newer_gpudiag_is_left_alone(tmp_path):
