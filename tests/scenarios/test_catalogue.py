@@ -153,7 +153,7 @@ def test_a_healthy_machine_raises_no_alarm(base: str):
     assert all(one.reason for one in skipped)
     if base != "none":
         looked = {one.check for one in results if one.outcome is Outcome.PASS}
-        assert len(looked & {check.name for check in OF_A_LOOK}) > len(OF_A_LOOK) / 3
+        assert len(looked & {check.name for check in OF_A_LOOK}) > 25  # a virtual GPU has the fewest, 29
 
 
 def test_a_machine_without_a_gpu_says_so_for_every_check_of_gpus():
