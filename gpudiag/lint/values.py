@@ -5,7 +5,13 @@ import re
 from dataclasses import dataclass
 
 from gpudiag.lint import vocabulary as known
-from gpudiag.lint.arguments import argument_name, argument_of, declared_arguments, default_of
+from gpudiag.lint.arguments import (
+    argument_name,
+    argument_of,
+    declared_arguments,
+    default_of,
+    key_of_configuration,
+)
 from gpudiag.lint.flow import Flow
 from gpudiag.lint.names import EACH, Binding, Function, Names, Path
 
@@ -300,7 +306,9 @@ class Values(Flow):
             return self._environment(node.slice, node)
         index = node.slice
         if isinstance(index, ast.Constant) and isinstance(index.value, int | str):
-            return self.of(node.value, (index.value, *path))
+            found = self.of(node.value, (index.value, *path))
+            key = key_of_configuration(node) if found in (UNKNOWN, frozenset()) and not path else ""
+            return self._declared(key, node) if key else found
         return self.of(node.value, (EACH, *path))
 
     def _environment(self, name: ast.expr | None, node: ast.AST) -> frozenset[Value]:
@@ -398,7 +406,7 @@ class Values(Flow):
             if node.attr in special:
                 return frozenset({Value(special[node.attr], node)})
         if node.attr in self.arguments:
-            return self._argv(self.arguments[node.attr])
+            return self._declared(node.attr, node)
         if node.attr in ("grad",):
             return frozenset({Value("grad", node)})
         if node.attr == "data":
@@ -406,6 +414,10 @@ class Values(Flow):
         if node.attr in ("T", "real"):
             return base
         return self._by_convention(node.attr, node)
+
+    def _declared(self, name: str, node: ast.AST) -> frozenset[Value]:
+        """What a value of a configuration is, by its declaration or its name."""
+        return self._argv(self.arguments[name]) if name in self.arguments else self._by_convention(name, node)
 
     def _argv(self, call: ast.Call) -> frozenset[Value]:
         """The value of a declared argument: text, unless its `type` is another."""

@@ -1,5 +1,6 @@
 """The names of distributed training: what they are called in full, and what they do. Facts of torch 2.13."""
 
+import re
 from functools import cache
 
 _CANONICAL = {
@@ -109,6 +110,11 @@ LIGHTNING_STRATEGY = frozenset({"barrier", "reduce", "all_gather", "broadcast", 
 LIGHTNING_FABRIC = frozenset("barrier all_gather all_reduce broadcast save load".split())
 ACCELERATE_COLLECTIVES = frozenset(
     "wait_for_everyone gather gather_for_metrics reduce pad_across_processes".split()
+)
+
+# Names of what holds a configuration: `cfg.tensor_parallel`, `args["rank"]`.
+CONFIGURATION = re.compile(
+    r"_?(?:args|cfg|conf|config|hparams|hps|opts?|options|params|settings|flags)", re.IGNORECASE
 )
 
 # Environment variables: NCCL's of its documentation (2.28) without the prefix, and others of a launch.

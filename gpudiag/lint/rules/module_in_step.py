@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
-from gpudiag.lint.program import Mistake, Program, argument, keyword
+from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import calls_behind, root_name, without_gradients
+from gpudiag.lint.training import calls_behind, root_name, without_gradients, wrappings
 from gpudiag.model.lint import Severity
 
 _WRAPPED = frozenset({"ddp", "engine", "prepared"})
@@ -81,7 +81,7 @@ def _calls_wrapped(program: Program, step: Step) -> bool:
 
 def _find_raw(program: Program, reported: set[ast.AST]) -> Iterator[Mistake]:
     """The model from before it was wrapped, called where the wrapped one has another name."""
-    for raw, wrapped, after, word in _wrappings(program):
+    for raw, wrapped, after, word in wrappings(program):
         for step in program.steps:
             call = step.node
             if (
@@ -104,37 +104,6 @@ def _find_raw(program: Program, reported: set[ast.AST]) -> Iterator[Mistake]:
                     f"the step calls {raw}, the model from before {word} wrapped it, and not {wrapped}",
                     _fix(program, call, wrapped),
                 )
-
-
-def _wrappings(program: Program) -> Iterator[tuple[str, str, ast.AST, str]]:
-    """The name of a model, the other name of what wraps it, and where."""
-    for step in program.ddp_steps:
-        statement = program.names.statement_of(step.node)
-        if isinstance(statement, ast.Assign) and statement.value is step.node:
-            raw, wrapped = root_name(argument(step.node, 0, "module")), ast.unparse(statement.targets[0])
-            is_name = raw == ast.unparse(argument(step.node, 0, "module") or step.node)
-            if raw and raw != wrapped and is_name and not _rebound(program, raw, step.node):
-                yield raw, wrapped, step.node, "DDP"
-    for step in program.calls("deepspeed.initialize"):
-        statement = program.names.statement_of(step.node)
-        given = keyword(step.node, "model") or argument(step.node, 1, "model")
-        if isinstance(statement, ast.Assign) and isinstance(given, ast.Name):
-            target = statement.targets[0]
-            first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
-            wrapped = ast.unparse(first)
-            if wrapped not in (given.id, "_") and not _rebound(program, given.id, step.node):
-                yield given.id, wrapped, step.node, "deepspeed.initialize"
-
-
-def _rebound(program: Program, name: str, after: ast.AST) -> bool:
-    """Whether the name gets another value after the wrapping."""
-    statement = program.names.statement_of(after) or after
-    later = program.names.order.get(statement, 0)
-    bindings = [
-        *program.names.scope_of(after).bindings.get(name, []),
-        *(binding for _, binding in program.names.attributes.get(name, [])),
-    ]
-    return any(program.names.order.get(b.node, 0) > later and not b.parameter for b in bindings)
 
 
 def _goes_into_backward(program: Program, step: Step) -> bool:
