@@ -61,12 +61,24 @@ class RankConditions:
         found = {self.of_guard(guard) for guard in where.guards}
         found |= {self._of_decorator(decorator) for decorator in where.decorators}
         found |= {self.of_guard(guard) for guard in rounds_of(where)} & {Which.ONE, Which.OTHERS}
+        if {Which.ONE, Which.OTHERS} <= found and self._contradict(where):
+            return Which.NOBODY
         for wanted in (Which.ONE, Which.OTHERS, Which.PERHAPS):
             if wanted in found:
                 return wanted
         return (
             Which.PERHAPS if any(_ONE_AT_A_TIME.search(ast.unparse(item)) for item in where.withs) else None
         )
+
+    def _contradict(self, where: Where) -> bool:
+        """Whether a place is for one rank and for the others by the same number: no rank comes there."""
+        numbers: dict[Which | None, set[str]] = {}
+        for guard in where.guards:
+            compared = [part.left for part in ast.walk(guard.test) if isinstance(part, ast.Compare)]
+            numbers.setdefault(self.of_guard(guard), set()).update(
+                ast.unparse(part) for part in compared if self._is_rank(part)
+            )
+        return bool(numbers.get(Which.ONE, set()) & numbers.get(Which.OTHERS, set()))
 
     def _of_decorator(self, node: ast.expr) -> Which | None:
         """The ranks that a decorator admits, by its name or by its condition in this script."""

@@ -47,7 +47,7 @@ _CALLS = {
     "torch.distributed.get_rank": "rank",
     "torch.distributed.get_node_local_rank": "local_rank",
     "torch.distributed.get_world_size": "world_size",
-    "accelerate.Accelerator": "accelerator",
+    **dict.fromkeys("accelerate.Accelerator accelerate.PartialState".split(), "accelerator"),
     "torch.cuda.amp.GradScaler": "scaler",
     "argparse.ArgumentParser": "parser",
     "torch.device": "device",
@@ -62,6 +62,13 @@ _CALLS = {
 }
 _SAME = frozenset(
     "to cuda cpu train eval half float double bfloat16 detach contiguous compile requires_grad_".split()
+)
+# Methods of Hugging Face's data sets whose result is the same data, or a part of them.
+_SAME_DATA = frozenset(
+    """
+    map filter shuffle select take skip with_format set_format rename_column rename_columns cast_column
+    remove_columns select_columns with_transform to_iterable_dataset
+    """.split()
 )
 _SAME_CALLS = frozenset(
     """
@@ -88,6 +95,10 @@ class Value:
 
 
 UNKNOWN = frozenset({Value("unknown")})
+
+
+def _is_of_hub(names: Names, value: Value) -> bool:
+    return isinstance(value.node, ast.Call) and names.qualify(value.node.func) == "datasets.load_dataset"
 
 
 class Values(Flow):
@@ -391,7 +402,7 @@ class Values(Flow):
     def _attribute(self, node: ast.Attribute, path: Path) -> frozenset[Value]:
         base = self.of(node.value)
         kinds = {value.kind for value in base}
-        if node.attr == "module" and kinds & {"ddp", "dp", "fsdp1", "engine"}:
+        if node.attr == "module" and kinds & {"ddp", "dp", "fsdp1", "engine", "prepared"}:
             return frozenset({Value("inner", node)})
         if "accelerator" in kinds:
             special = {
@@ -568,6 +579,8 @@ class Values(Flow):
         if kinds & {"module", "ddp", "dp", "fsdp1", "prepared", "inner"} and func.attr in _SAME:
             return base
         if func.attr == "clone" or (func.attr in _SAME and kinds & {"grad", "parameter"}):
+            return base
+        if func.attr in _SAME_DATA and any(_is_of_hub(self.names, value) for value in base):
             return base
         if kinds & {"container"} and func.attr in ("values",):
             return frozenset().union(*(self.of(v.node, path) for v in base if isinstance(v.node, ast.Dict)))

@@ -19,6 +19,7 @@ _CANONICAL = {
     "torch.utils.tensorboard.writer.SummaryWriter": "torch.utils.tensorboard.SummaryWriter",
     "tensorboardX.SummaryWriter": "torch.utils.tensorboard.SummaryWriter",
     "accelerate.accelerator.Accelerator": "accelerate.Accelerator",
+    "accelerate.state.PartialState": "accelerate.PartialState",
     "torch.cuda.amp.grad_scaler.GradScaler": "torch.cuda.amp.GradScaler",
     "torch.amp.grad_scaler.GradScaler": "torch.cuda.amp.GradScaler",
     "torch.amp.GradScaler": "torch.cuda.amp.GradScaler",
@@ -37,6 +38,7 @@ _PREFIXES = (
     ("torch.distributed.distributed_c10d.", "torch.distributed."),
     ("deepspeed.comm.", "torch.distributed."),
     ("pytorch_lightning.", "lightning.pytorch."),
+    ("accelerate.utils.operations.", "accelerate.utils."),
     ("tf_keras.", "tensorflow.keras."),
     ("tensorflow.python.keras.", "tensorflow.keras."),
     ("keras.", "tensorflow.keras."),
@@ -115,6 +117,13 @@ ACCELERATE_COLLECTIVES = frozenset(
 # Names of what holds a configuration: `cfg.tensor_parallel`, `args["rank"]`.
 CONFIGURATION = re.compile(
     r"_?(?:args|cfg|conf|config|hparams|hps|opts?|options|params|settings|flags)", re.IGNORECASE
+)
+
+ACCELERATE_FUNCTIONS = frozenset(
+    f"accelerate.utils.{name}"
+    for name in """
+    gather gather_object reduce broadcast broadcast_object_list pad_across_processes wait_for_everyone
+    """.split()
 )
 
 # Environment variables: NCCL's of its documentation (2.28) without the prefix, and others of a launch.

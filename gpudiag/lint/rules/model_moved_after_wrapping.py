@@ -104,15 +104,15 @@ def _find_unfrozen(program: Program) -> Iterator[Mistake]:
     """Parameters that were frozen when DDP wrapped the model, and are trained later."""
     order = program.names.order
     for step in program.ddp_steps:
-        given = argument(step.node, 0, "module")
-        if given is None or _is_wrapped_later(program, step.node):
+        root = root_name(_converted(argument(step.node, 0, "module")))
+        if root is None or _is_wrapped_later(program, step.node):
             continue
         before: list[tuple[str, bool, bool]] = []
         for node, holder, trains, when in _freezings(program):
             if program.names.function_around(node) is not program.names.function_around(step.node):
                 continue
             if order.get(node, 0) < order.get(step.node, 0):
-                path = _path_from(holder, root_name(given))
+                path = _path_from(holder, root)
                 if path is not None:
                     before.append((path, trains, when))
                 continue
@@ -154,7 +154,7 @@ def _freezings(program: Program) -> Iterator[tuple[ast.AST, ast.expr, bool, bool
             continue
         loop = next((a for a in program.names.ancestors(node) if isinstance(a, ast.For)), None)
         taken = loop.iter if loop is not None and "parameter" in program.values.kinds(target) else None
-        if isinstance(taken, ast.Call) and isinstance(taken.func, ast.Attribute):
+        if loop is not None and isinstance(taken, ast.Call) and isinstance(taken.func, ast.Attribute):
             of_some = any(
                 isinstance(a, ast.If)
                 for a in program.names.ancestors(node)
@@ -165,9 +165,19 @@ def _freezings(program: Program) -> Iterator[tuple[ast.AST, ast.expr, bool, bool
             yield node, target, trains, False
 
 
-def _path_from(holder: ast.expr, root: str | None) -> str | None:
+def _converted(node: ast.expr | None) -> ast.expr | None:
+    """The model of `convert_sync_batchnorm(model).cuda()`."""
+    while isinstance(node, ast.Call):
+        is_method = isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda", "train")
+        node = (
+            node.func.value if is_method and isinstance(node.func, ast.Attribute) else (*node.args, None)[0]
+        )
+    return node
+
+
+def _path_from(holder: ast.expr, root: str) -> str | None:
     text = ast.unparse(holder)
-    return text[len(root) :] if root and (text == root or text.startswith(f"{root}.")) else None
+    return text[len(root) :] if (text == root or text.startswith(f"{root}.")) else None
 
 
 def _overlap(one: str, two: str) -> bool:

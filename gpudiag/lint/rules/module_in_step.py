@@ -41,8 +41,22 @@ def _find(program: Program) -> Iterator[Mistake]:
                 "the step calls model.module: DDP does not see it and averages no gradient",
                 _fix(program, call, ast.unparse(func.value)),
             )
+        elif _names_the_inside(program, func) and not _calls_wrapped(program, step):
+            reported.add(call)
+            message = f"the step calls {ast.unparse(func)}, which is inside of the wrapped model: "
+            advice = "call the model that is wrapped; take it out for saving only"
+            yield Mistake(call, f"{message}the ranks average no gradient", "", advice=advice)
     yield from _find_raw(program, reported)
     yield from _find_backwards(program)
+
+
+def _names_the_inside(program: Program, func: ast.expr) -> bool:
+    """Whether a name holds `model.module` of a wrapped model, wherever the model is wrapped."""
+    values = program.values.of(func) if isinstance(func, ast.Name) else frozenset()
+    inside = [v.node.value for v in values if v.kind == "inner" and isinstance(v.node, ast.Attribute)]
+    if not inside or any(value.kind not in ("inner", "ddp", "prepared") for value in values):
+        return False
+    return all((kinds := program.values.kinds(node)) <= _WRAPPED and bool(kinds) for node in inside)
 
 
 def _find_backwards(program: Program) -> Iterator[Mistake]:
@@ -76,7 +90,8 @@ def _calls_wrapped(program: Program, step: Step) -> bool:
         if b.receiver is not None and isinstance(b.node, ast.Call) and _feeds(program, step.node, b.node)
         for other in calls_behind(program, [b.receiver, *b.node.args])
     ]
-    return any(program.values.kinds(other.func) & _WRAPPED for other in behind)
+    kinds = [program.values.kinds(other.func) for other in behind]
+    return any(found & _WRAPPED and "inner" not in found for found in kinds)
 
 
 def _find_raw(program: Program, reported: set[ast.AST]) -> Iterator[Mistake]:

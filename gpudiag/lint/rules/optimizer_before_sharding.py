@@ -35,10 +35,11 @@ def _find_replaced(program: Program) -> Iterator[Mistake]:
     ]
     wrapped = [step.node for step in program.ddp_steps]
     for node in program.nodes:
-        target = node.targets[0] if isinstance(node, ast.Assign) else None
-        if not isinstance(target, ast.Attribute | ast.Subscript) or not makes_layers(program, node.value):
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Attribute | ast.Subscript):
             continue
-        text = ast.unparse(target)
+        if not makes_layers(program, node.value):
+            continue
+        text = ast.unparse(node.targets[0])
         made = [
             call
             for call, owner in built

@@ -1,15 +1,19 @@
-"""A checkpoint that every rank writes into one file."""
+"""A checkpoint that every rank writes into one file, and a folder that every rank makes or removes."""
 
 import ast
+import re
 from collections.abc import Iterator
 
-from gpudiag.lint.program import Mistake, Program, argument, keyword
+from gpudiag.lint.corrections import with_keyword
+from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.lint.training import runs_beside
 from gpudiag.lint.values import RANKS
+from gpudiag.model.lint import Severity
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text"}
+_ASKS = re.compile(r"exists|isdir|is_dir")  # whether a folder is there
 _SHARDED = (
     "fully_shard FullyShardedDataParallel FSDP distribute_tensor parallelize_module checkpoint_wrapper rpc"
 ).split()
@@ -22,6 +26,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     in_torch = wraps or (program.opens_group and (program.ddp_steps or program.training_loops()))
     if not in_torch and not program.averages_by_horovod:
         return
+    yield from _find_folders(program)
     reported = set()
     of_models = program.methods.get("save_pretrained", [])
     for step in (*program.calls("torch.save"), *of_models):
@@ -46,6 +51,50 @@ def _find(program: Program) -> Iterator[Mistake]:
         )
 
 
+def _find_folders(program: Program) -> Iterator[Mistake]:
+    """Folders that every rank removes, or makes though none may be there: one rank does it first."""
+    reported = set()
+    for step in (
+        *program.calls("shutil.rmtree", "os.mkdir", "os.makedirs"),
+        *program.methods.get("mkdir", []),
+    ):
+        call = step.node
+        removes = program.names.qualify(getattr(call, "func", None)) == "shutil.rmtree"
+        path = step.receiver if program.names.qualify(step.receiver) is None else argument(call, 0, "path")
+        path = argument(call, 0, "path") if program.names.qualify(getattr(call, "func", None)) else path
+        tolerant = keyword(call, "ignore_errors") or keyword(call, "onerror") or keyword(call, "onexc")
+        exists = keyword(call, "exist_ok")
+        if call in reported or path is None or not isinstance(call, ast.Call) or step.where.handling:
+            continue
+        if tolerant or (exists is not None and not is_constant(exists, False)) or _is_caught(program, call):
+            continue
+        if program.which_ranks(step) is not None or not _in_a_rank(program, step):
+            continue
+        if program.values.depends_on(path, _BY_RANK) or _is_elsewhere(program, path):
+            continue
+        asks = any(_ASKS.search(ast.unparse(guard.test)) for guard in step.where.guards)
+        if step.where.guards and not removes and not asks:
+            continue
+        reported.add(call)
+        message = (
+            "all ranks remove this folder at the same time: one finds it gone, and ends"
+            if removes
+            else "all ranks make this folder: one succeeds, and the others end with FileExistsError"
+        )
+        # Where a rank looks first whether it is there, only a rank that is as fast fails.
+        severity = Severity.NOTE if asks and not removes else None
+        if removes:
+            fix = f"if dist.get_rank() == 0: {program.statement_text(call)}"
+            yield Mistake(call, message, f"{fix}  # then a barrier", severity=severity)
+        else:
+            yield Mistake(call, message, with_keyword(program, call, "exist_ok", "True"), severity=severity)
+
+
+def _is_caught(program: Program, call: ast.Call) -> bool:
+    """Whether a handler of the script catches what the call raises."""
+    return any(isinstance(outer, ast.Try) and outer.handlers for outer in program.names.ancestors(call))
+
+
 def _in_a_rank(program: Program, step: Step) -> bool:
     """Whether the step runs in a rank, and not in the process that starts the ranks."""
     opened = program.opens_group
@@ -66,11 +115,11 @@ def _is_elsewhere(program: Program, path: ast.expr) -> bool:
 
 
 RULE = Rule(
-    title="every rank saves to the same file",
+    title="every rank saves to the same file, or makes or removes the same folder",
     why=(
         "The ranks write the file at the same time, and the result may be broken; on a shared disk each "
-        "checkpoint is also written once per rank. Let rank 0 save, and the others wait where they read it "
-        "next."
+        "checkpoint is also written once per rank. A folder can be made or removed once: the other ranks "
+        "end with an error. Let rank 0 do it, and the others wait where they need it next."
     ),
     find=_find,
 )
