@@ -64,8 +64,8 @@ def _find_groups(program: Program) -> Iterator[Mistake]:
 
 def _is_chosen_by_rank(program: Program, node: ast.expr, depth: int = 6) -> bool:
     """Whether a value is computed from the rank, or set by an `if` or `while` that asks for it."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.expr) and program.values.kinds(part) & _OWN:
+    for part in _parts(program, node):
+        if program.values.kinds(part) & _OWN:
             return True
         for binding in program.values.reaching(part) if isinstance(part, ast.Name) else ():
             if _is_under_rank(program, binding.node):
@@ -75,6 +75,16 @@ def _is_chosen_by_rank(program: Program, node: ast.expr, depth: int = 6) -> bool
             if made is not None and _is_chosen_by_rank(program, made, depth - 1):
                 return True
     return False
+
+
+def _parts(program: Program, node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of an expression, without tests that hold for all ranks: `.. if rank != -1 else ..`."""
+    yield node
+    test = node.test if isinstance(node, ast.IfExp) else None
+    holds_for_all = test is not None and program.ranks.of_guard(Guard(test, True)) is None
+    for child in ast.iter_child_nodes(node):
+        if child is not test or not holds_for_all:
+            yield from _parts(program, child)
 
 
 def _is_under_rank(program: Program, node: ast.AST) -> bool:

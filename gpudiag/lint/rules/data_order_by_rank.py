@@ -38,7 +38,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         if "seed" in ast.unparse(call.func).lower():
             computed = [part for part in call.args if not program.values.kinds(part) & _BY_RANK]
             differs = is_constant(keyword(call, "device_specific"), True)
-            differs |= any(_is_by_rank(program, part) for part in computed)
+            differs |= any(_is_by_rank(program, part) for part in computed) or _seeds_by_rank(program, call)
             what = "by a seed of its own" if differs else ""
             seeded |= dict.fromkeys([library] if library in _LIBRARIES else _LIBRARIES, what)
         elif name in _SPLITS and seeded[library] and _is_shared(program, step):
@@ -46,6 +46,22 @@ def _find(program: Program) -> Iterator[Mistake]:
             message = f"each rank {what} {seeded[library]}, and the ranks then share out different data"
             yield Mistake(call, message, "", advice=_ADVICE)
             return
+
+
+def _seeds_by_rank(program: Program, call: ast.Call) -> bool:
+    """Whether a function of the script adds the rank to the seed that it is given."""
+    function = program.values.function_called(call.func)
+    return any(
+        isinstance(inner, ast.Call)
+        and "seed" in ast.unparse(inner.func).lower()
+        and any(
+            binding.added and _is_by_rank(program, binding.value)
+            for part in inner.args
+            if isinstance(part, ast.Name)
+            for binding in program.values.reaching(part)
+        )
+        for inner in (ast.walk(function) if function is not None else ())
+    )
 
 
 def _is_by_rank(program: Program, node: ast.AST | None, depth: int = 5) -> bool:

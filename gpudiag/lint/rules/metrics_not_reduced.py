@@ -144,8 +144,8 @@ def _find_prepared(program: Program) -> Iterator[Mistake]:
         yield Mistake(counted, _MESSAGE, "", advice=advice)
 
 
-def _counted(program: Program, step: Step) -> ast.AugAssign | ast.Call | None:
-    """What adds up a count, or appends a figure, in a loop without gradients; None where there is none."""
+def _counted(program: Program, step: Step) -> ast.AugAssign | ast.Assign | ast.Call | None:
+    """What adds up a count, or keeps a figure, in a loop without gradients; None where there is none."""
     loop = step.node
     if not isinstance(loop, ast.For) or any(
         isinstance(n, ast.Attribute) and n.attr in ("backward", "zero_grad") for n in ast.walk(loop)
@@ -164,6 +164,12 @@ def _counted(program: Program, step: Step) -> ast.AugAssign | ast.Call | None:
             and not isinstance(node.value, ast.Constant)
         ):
             return node
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Subscript)
+            and _FIGURE.search(f"{ast.unparse(node.targets[0].value)} {ast.unparse(node.value)}")
+        ):
+            return node  # `losses[i] = loss.item()`
     return None
 
 

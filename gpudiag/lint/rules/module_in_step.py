@@ -1,6 +1,7 @@
 """A training step that bypasses DDP or the DeepSpeed engine."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
@@ -51,12 +52,20 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _names_the_inside(program: Program, func: ast.expr) -> bool:
-    """Whether a name holds `model.module` of a wrapped model, wherever the model is wrapped."""
-    values = program.values.of(func) if isinstance(func, ast.Name) else frozenset()
-    inside = [v.node.value for v in values if v.kind == "inner" and isinstance(v.node, ast.Attribute)]
+    """Whether a name, or what a function gives, is `model.module` wherever the model is wrapped."""
+    values = program.values.of(func) if isinstance(func, ast.Name | ast.Call) else frozenset()
+    inside = [v.node for v in values if v.kind == "inner" and isinstance(v.node, ast.Attribute)]
     if not inside or any(value.kind not in ("inner", "ddp", "prepared") for value in values):
         return False
-    return all((kinds := program.values.kinds(node)) <= _WRAPPED and bool(kinds) for node in inside)
+    if len(values) > len(inside) and not all(_is_asked_for(program, node) for node in inside):
+        return False
+    return all((kinds := program.values.kinds(node.value)) <= _WRAPPED and bool(kinds) for node in inside)
+
+
+def _is_asked_for(program: Program, node: ast.AST) -> bool:
+    """Whether a condition around an expression tests that the model is wrapped, or that there is a job."""
+    tests = [a.test for a in program.names.ancestors(node) if isinstance(a, ast.If | ast.IfExp)]
+    return any(re.search(r"isinstance|hasattr|world|dist|ddp|parallel", ast.unparse(t), re.I) for t in tests)
 
 
 def _find_backwards(program: Program) -> Iterator[Mistake]:
