@@ -63,13 +63,6 @@ _CALLS = {
 _SAME = frozenset(
     "to cuda cpu train eval half float double bfloat16 detach contiguous compile requires_grad_".split()
 )
-# Methods of Hugging Face's data sets whose result is the same data, or a part of them.
-_SAME_DATA = frozenset(
-    """
-    map filter shuffle select take skip with_format set_format rename_column rename_columns cast_column
-    remove_columns select_columns with_transform to_iterable_dataset
-    """.split()
-)
 _SAME_CALLS = frozenset(
     """
     int torch.compile tqdm tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm iter list copy.deepcopy
@@ -580,7 +573,7 @@ class Values(Flow):
             return base
         if func.attr == "clone" or (func.attr in _SAME and kinds & {"grad", "parameter"}):
             return base
-        if func.attr in _SAME_DATA and any(_is_of_hub(self.names, value) for value in base):
+        if func.attr in known.SAME_DATA and any(_is_of_hub(self.names, value) for value in base):
             return base
         if kinds & {"container"} and func.attr in ("values",):
             return frozenset().union(*(self.of(v.node, path) for v in base if isinstance(v.node, ast.Dict)))

@@ -119,6 +119,13 @@ CONFIGURATION = re.compile(
     r"_?(?:args|cfg|conf|config|hparams|hps|opts?|options|params|settings|flags)", re.IGNORECASE
 )
 
+# Methods of Hugging Face's data sets whose result is the same data, or a part of them.
+SAME_DATA = frozenset(
+    """
+    map filter shuffle select take skip with_format set_format rename_column rename_columns cast_column
+    remove_columns select_columns with_transform to_iterable_dataset
+    """.split()
+)
 ACCELERATE_FUNCTIONS = frozenset(
     f"accelerate.utils.{name}"
     for name in """

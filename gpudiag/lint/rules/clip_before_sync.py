@@ -7,7 +7,7 @@ from gpudiag.lint.corrections import behind, moved, with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import is_optimizer
+from gpudiag.lint.training import calls_behind, is_optimizer
 
 _CLIPS = (
     "torch.nn.utils.clip_grad_norm_",
@@ -45,6 +45,7 @@ def _find_steps(program: Program) -> Iterator[Mistake]:
     if own is None or own.receiver is None or program.owner:
         return
     yield from _find_shifted(program, own)
+    yield from _find_flags(program)
     if scales and not by_scaler and not program.mentions(*_UNSCALES):
         optimizer = ast.unparse(own.receiver)
         yield Mistake(
@@ -59,6 +60,31 @@ def _find_steps(program: Program) -> Iterator[Mistake]:
             "",
             advice="leave no_sync() for the last backward pass before each step of the optimizer",
         )
+
+
+def _find_flags(program: Program) -> Iterator[Mistake]:
+    """`model.require_backward_grad_sync` that is set between the forward and the backward pass."""
+    order = program.names.order
+    for step in program.steps:
+        target = step.node.targets[0] if isinstance(step.node, ast.Assign) else None
+        if not isinstance(target, ast.Attribute) or target.attr != "require_backward_grad_sync":
+            continue
+        if program.values.kinds(target.value) != {"ddp"} or not step.where.loops:
+            continue
+        passes = [b for b in program.backwards if b.where.loops == step.where.loops]
+        forwards = [
+            call
+            for b in passes
+            if isinstance(b.node, ast.Call) and b.receiver is not None
+            for call in calls_behind(program, [b.receiver])
+            if program.values.kinds(call.func) == {"ddp"}
+        ]
+        if forwards and all(order[c] < order[step.node] < order[b.node] for c in forwards for b in passes):
+            message = (
+                "DDP reads this flag in its forward, which came before: it holds for the next round only"
+            )
+            yield Mistake(step.node, message, "", advice="set it before the model is called")
+            return
 
 
 def _find_shifted(program: Program, stepped: Step) -> Iterator[Mistake]:

@@ -39,7 +39,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _find_stops(program: Program) -> Iterator[Mistake]:
-    """Where one rank alone tells a framework's loop to end: each rank reads its own flag."""
+    """Where one rank alone sets the flag that ends a framework's loop: each rank reads its own."""
     if program.mentions("reduce_boolean_decision", *_SENDS):
         return
     for step in program.steps:
