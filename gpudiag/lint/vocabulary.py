@@ -122,8 +122,8 @@ CONFIGURATION = re.compile(
 # Methods of Hugging Face's data sets whose result is the same data, or a part of them.
 SAME_DATA = frozenset(
     """
-    map filter shuffle select take skip with_format set_format rename_column rename_columns cast_column
-    remove_columns select_columns with_transform to_iterable_dataset
+    map filter shuffle select take skip with_format rename_column rename_columns cast_column
+    remove_columns select_columns with_transform
     """.split()
 )
 ACCELERATE_FUNCTIONS = frozenset(

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_keyword
-from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
+from gpudiag.lint.program import Mistake, Program, argument, has_star, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import runs_beside
+from gpudiag.lint.training import calls_behind, runs_beside
 from gpudiag.lint.values import RANKS
 from gpudiag.model.lint import Severity
 
@@ -54,40 +54,62 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _find_folders(program: Program) -> Iterator[Mistake]:
     """Folders that every rank removes, or makes though none may be there: one rank does it first."""
     reported = set()
-    for step in (
-        *program.calls("shutil.rmtree", "os.mkdir", "os.makedirs"),
-        *program.methods.get("mkdir", []),
-    ):
-        call = step.node
-        removes = program.names.qualify(getattr(call, "func", None)) == "shutil.rmtree"
-        path = step.receiver if program.names.qualify(step.receiver) is None else argument(call, 0, "path")
-        path = argument(call, 0, "path") if program.names.qualify(getattr(call, "func", None)) else path
-        tolerant = keyword(call, "ignore_errors") or keyword(call, "onerror") or keyword(call, "onexc")
-        exists = keyword(call, "exist_ok")
-        if call in reported or path is None or not isinstance(call, ast.Call) or step.where.handling:
-            continue
-        if tolerant or (exists is not None and not is_constant(exists, False)) or _is_caught(program, call):
+    if any(program.which_ranks(step) for step in program.calls("torch.distributed.barrier")):
+        return  # ranks wait for one another by turns
+    for path, step in _folder_calls(program):
+        call, guards = step.node, [g for g in step.where.guards if "__name__" not in ast.unparse(g.test)]
+        if (
+            not isinstance(call, ast.Call)
+            or call in reported
+            or step.where.handling
+            or _is_caught(program, call)
+        ):
             continue
         if program.which_ranks(step) is not None or not _in_a_rank(program, step):
             continue
         if program.values.depends_on(path, _BY_RANK) or _is_elsewhere(program, path):
             continue
-        asks = any(_ASKS.search(ast.unparse(guard.test)) for guard in step.where.guards)
-        if step.where.guards and not removes and not asks:
+        removes = program.names.qualify(call.func) == "shutil.rmtree"
+        asks = any(_ASKS.search(ast.unparse(guard.test)) for guard in guards)
+        if guards and not removes and not asks:
             continue
         reported.add(call)
-        message = (
-            "all ranks remove this folder at the same time: one finds it gone, and ends"
-            if removes
-            else "all ranks make this folder: one succeeds, and the others end with FileExistsError"
-        )
-        # Where a rank looks first whether it is there, only a rank that is as fast fails.
-        severity = Severity.NOTE if asks and not removes else None
         if removes:
-            fix = f"if dist.get_rank() == 0: {program.statement_text(call)}"
-            yield Mistake(call, message, f"{fix}  # then a barrier", severity=severity)
-        else:
-            yield Mistake(call, message, with_keyword(program, call, "exist_ok", "True"), severity=severity)
+            message = "all ranks remove this folder at the same time: one finds it gone, and ends"
+            rank = "hvd.rank()" if program.uses_horovod else "dist.get_rank()"
+            yield Mistake(call, message, f"if {rank} == 0: {program.statement_text(call)}  # then a barrier")
+            continue
+        # Where a rank looks first whether it is there, only a rank that looks at the same moment fails.
+        when = " if they look at the same moment" if asks else ""
+        message = f"all ranks make this folder: one succeeds, and the others end with FileExistsError{when}"
+        severity = Severity.NOTE if asks else None
+        yield Mistake(call, message, with_keyword(program, call, "exist_ok", "True"), severity=severity)
+
+
+def _folder_calls(program: Program) -> Iterator[tuple[ast.expr, Step]]:
+    """The calls that remove a folder, or make one that must not be there, with its path."""
+    by_name = [
+        *(
+            (argument(s.node, 0, "path"), s)
+            for s in program.calls("shutil.rmtree", "os.makedirs", "os.mkdir")
+        ),
+        *((s.receiver, s) for s in program.methods.get("mkdir", []) if _is_path(program, s.receiver)),
+    ]
+    for path, step in by_name:
+        call = step.node
+        tolerant = any(keyword(call, word) for word in ("ignore_errors", "onerror", "onexc"))
+        exists = keyword(call, "exist_ok")
+        many = isinstance(call, ast.Call) and (len(call.args) > 1 or has_star(call))
+        if path is not None and not tolerant and not many and (exists is None or is_constant(exists, False)):
+            yield path, step
+
+
+def _is_path(program: Program, node: ast.expr | None) -> bool:
+    """Whether an expression is a path of pathlib."""
+    return node is not None and any(
+        (program.names.qualify(call.func) or "").startswith("pathlib.")
+        for call in calls_behind(program, [node])
+    )
 
 
 def _is_caught(program: Program, call: ast.Call) -> bool:
