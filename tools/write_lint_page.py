@@ -46,16 +46,18 @@ folders without a script, 3 if a file or folder could not be read and there is n
   JSON file is not read, and gpudiag reports that.
 - `better:` is Python: it replaces the statement, or goes in front of the line that it names. Where no one
   statement corrects the mistake, `do:` describes the change in words.
-- `rank < 2`, `rank < cfg.stages`, `rank in members` and `rank % 2 == 0` hold for some ranks, unless the
-  script compares that number with the world size for equality: a collective without a group, a new group or
-  a mesh under such a condition is a finding.
+- `rank < 2`, `rank < cfg.stages`, `rank < cfg["stages"]`, `rank in members` and `rank % 2 == 0` hold for
+  some ranks, unless the script compares that number with the world size for equality: a collective without a
+  group, a new group or a mesh under such a condition is a finding.
 - `if dist.is_initialized()`, `if args.distributed` and `if world_size > 1` are true on all ranks of a job,
   and a rank that is 0 or -1 where there is no job is a rank. In a function under `@rank_zero_only` or the
   like, no call is taken to run on all ranks.
 - A loader that Accelerate has prepared is split; one that it has not is read whole by every process. What its
   configuration decides, such as whether `save_state` on one rank hangs, is a note.
-- A file counts as read too early, and a loop as left by a rank's own figure, only where nothing in between
-  can wait or agree: a call of another file may do both.
+- A folder that every rank makes, after it has looked whether it is there, is a note: it fails only where two
+  ranks look at the same moment.
+- A file or folder counts as used too early, and a loop as left by a rank's own figure, only where nothing in
+  between can wait or agree: a call of another file may do both.
 - Syntax of newer Pythons than the one that runs gpudiag is read if no rule depends on it; Python 2 is
   reported as such.
 - Folders: hidden ones, `venv`, `build`, `site-packages` and `node_modules` are left out.

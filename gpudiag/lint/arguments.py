@@ -1,7 +1,8 @@
-"""The arguments of calls of this script's functions, and those that `add_argument` declares."""
+"""The arguments of calls of this script's functions, of `add_argument`, and of configurations."""
 
 import ast
 
+from gpudiag.lint import vocabulary as known
 from gpudiag.lint.names import Function, Names
 
 
@@ -52,3 +53,17 @@ def declared_arguments(names: Names) -> dict[str, ast.Call]:
         for call in names.calls
         if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and call.args
     }
+
+
+def key_of_configuration(node: ast.AST) -> str:
+    """The name of a configuration's value: of `cfg.stages` and of `cfg["stages"]`; empty of all else."""
+    outer = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
+    if isinstance(outer, ast.Subscript):
+        outer = outer.value  # `cfg["parallel"]["stages"]`
+    holder = outer.id if isinstance(outer, ast.Name) else getattr(outer, "attr", "")
+    if not known.CONFIGURATION.fullmatch(holder):
+        return ""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    key = node.slice if isinstance(node, ast.Subscript) else None
+    return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""

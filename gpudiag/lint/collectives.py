@@ -36,6 +36,7 @@ def _find(program: Program) -> Iterator[tuple[str, Step]]:
                 and (short in known.TORCH_COLLECTIVES or short in known.GROUP_MAKERS)
             )
             or name == known.INIT
+            or name in known.ACCELERATE_FUNCTIONS
             or (package.startswith("horovod.") and short in known.HOROVOD_COLLECTIVES)
         ):
             yield short, step

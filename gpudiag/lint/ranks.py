@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.compat import StrEnum
-from gpudiag.lint.arguments import argument_of
+from gpudiag.lint.arguments import argument_of, key_of_configuration
 from gpudiag.lint.names import Binding
 from gpudiag.lint.trace import Guard, Where
 from gpudiag.lint.values import ENVIRONMENT, MAIN_WORDS, RANKS, Values
@@ -32,8 +32,7 @@ _IN_A_JOB = re.compile(
     re.IGNORECASE,
 )
 _ASKED = frozenset({"torch.distributed.is_initialized", "torch.distributed.is_available"})
-# Names of what holds a configuration, and of its values that may count all ranks of the job.
-_CONFIGURATION = re.compile(r"_?(?:args|cfg|conf|config|hparams|opts?|options|settings|flags)", re.IGNORECASE)
+# Names of a configuration's values that may count all ranks of the job.
 _ALL_RANKS = re.compile(
     r"world|gpu|device|proc|rank|total|worker|node|start|end|^(?:n|num|size)$", re.IGNORECASE
 )
@@ -62,12 +61,24 @@ class RankConditions:
         found = {self.of_guard(guard) for guard in where.guards}
         found |= {self._of_decorator(decorator) for decorator in where.decorators}
         found |= {self.of_guard(guard) for guard in rounds_of(where)} & {Which.ONE, Which.OTHERS}
+        if {Which.ONE, Which.OTHERS} <= found and self._contradict(where):
+            return Which.NOBODY
         for wanted in (Which.ONE, Which.OTHERS, Which.PERHAPS):
             if wanted in found:
                 return wanted
         return (
             Which.PERHAPS if any(_ONE_AT_A_TIME.search(ast.unparse(item)) for item in where.withs) else None
         )
+
+    def _contradict(self, where: Where) -> bool:
+        """Whether a place is for one rank and for the others by the same number: no rank comes there."""
+        numbers: dict[Which | None, set[str]] = {}
+        for guard in where.guards:
+            compared = [part.left for part in ast.walk(guard.test) if isinstance(part, ast.Compare)]
+            numbers.setdefault(self.of_guard(guard), set()).update(
+                ast.unparse(part) for part in compared if self._is_rank(part)
+            )
+        return bool(numbers.get(Which.ONE, set()) & numbers.get(Which.OTHERS, set()))
 
     def _of_decorator(self, node: ast.expr) -> Which | None:
         """The ranks that a decorator admits, by its name or by its condition in this script."""
@@ -162,10 +173,8 @@ class RankConditions:
     def _is_configured_part(self, node: ast.expr) -> bool:
         """Whether a number is a configuration's, and not that of all ranks: `cfg.tensor_parallel`."""
         made = self._made(node) if isinstance(node, ast.Name) else node
-        if not isinstance(made, ast.Attribute) or "world_size" in self._values.kinds(made):
-            return False
-        holder = made.value.id if isinstance(made.value, ast.Name) else getattr(made.value, "attr", "")
-        return bool(_CONFIGURATION.fullmatch(holder)) and not _ALL_RANKS.search(made.attr)
+        key = key_of_configuration(made) if made is not None else ""
+        return bool(key) and not _ALL_RANKS.search(key) and "world_size" not in self._values.kinds(made)
 
     def _is_rank(self, node: ast.expr) -> bool:
         kinds = self._kinds(node)
@@ -256,6 +265,8 @@ class RankConditions:
     def _asks_for_a_job(self, test: ast.expr) -> bool:
         """Whether a condition tests whether there are ranks at all."""
         called = test.func if isinstance(test, ast.Call) and not test.args and not test.keywords else test
+        if isinstance(called, ast.Subscript):
+            return _IN_A_JOB.match(key_of_configuration(called)) is not None
         if not isinstance(called, ast.Name | ast.Attribute):
             return False
         name = called.id if isinstance(called, ast.Name) else called.attr

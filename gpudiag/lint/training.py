@@ -1,14 +1,19 @@
 """The loops that train, the loaders they read, and how often they run."""
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from gpudiag.lint.arguments import argument_of
-from gpudiag.lint.program import Program, argument, is_constant
+from gpudiag.lint.program import Program, argument, is_constant, keyword
 from gpudiag.lint.trace import Loop, Step
 
 _AROUND = frozenset(
     "enumerate tqdm trange track iter islice auto notebook tqdm_notebook progress_bar log_every".split()
+)
+# Layers with parameters.
+_LAYERS = re.compile(
+    r"(?:Linear|Conv[123]d|Embedding|LayerNorm|BatchNorm[123]d|Sequential|Parameter|LSTM|GRU)"
 )
 _SHARED_MODELS = frozenset({"ddp", "fsdp1", "engine", "prepared", "inner"})
 
@@ -161,6 +166,12 @@ def owner_of_parameters(optimizer: ast.AST) -> ast.expr | None:
     return None
 
 
+def makes_layers(program: Program, node: ast.expr) -> bool:
+    """Whether an expression builds layers of torch that have parameters, also in a list or a Sequential."""
+    names = (program.names.qualify(n.func) or "" for n in ast.walk(node) if isinstance(n, ast.Call))
+    return any(name.startswith("torch.nn.") and _LAYERS.fullmatch(name.rpartition(".")[2]) for name in names)
+
+
 def root_name(node: ast.AST | None) -> str | None:
     """The first name of `model.module.fc`, of `self.model` the whole; None of anything else."""
     if isinstance(node, ast.Name):
@@ -170,6 +181,37 @@ def root_name(node: ast.AST | None) -> str | None:
             return f"self.{node.attr}"
         return root_name(node.value)
     return None
+
+
+def wrappings(program: Program) -> Iterator[tuple[str, str, ast.AST, str]]:
+    """The name of a model, the other name of what wraps it, and where."""
+    for step in program.ddp_steps:
+        statement = program.names.statement_of(step.node)
+        if isinstance(statement, ast.Assign) and statement.value is step.node:
+            raw, wrapped = root_name(argument(step.node, 0, "module")), ast.unparse(statement.targets[0])
+            is_name = raw == ast.unparse(argument(step.node, 0, "module") or step.node)
+            if raw and raw != wrapped and is_name and not _rebound(program, raw, step.node):
+                yield raw, wrapped, step.node, "DDP"
+    for step in program.calls("deepspeed.initialize"):
+        statement = program.names.statement_of(step.node)
+        given = keyword(step.node, "model") or argument(step.node, 1, "model")
+        if isinstance(statement, ast.Assign) and isinstance(given, ast.Name):
+            target = statement.targets[0]
+            first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+            wrapped = ast.unparse(first)
+            if wrapped not in (given.id, "_") and not _rebound(program, given.id, step.node):
+                yield given.id, wrapped, step.node, "deepspeed.initialize"
+
+
+def _rebound(program: Program, name: str, after: ast.AST) -> bool:
+    """Whether the name gets another value after the wrapping."""
+    statement = program.names.statement_of(after) or after
+    later = program.names.order.get(statement, 0)
+    bindings = [
+        *program.names.scope_of(after).bindings.get(name, []),
+        *(binding for _, binding in program.names.attributes.get(name, [])),
+    ]
+    return any(program.names.order.get(b.node, 0) > later and not b.parameter for b in bindings)
 
 
 def runs_beside(program: Program, step: Step, others: Sequence[Step]) -> bool:

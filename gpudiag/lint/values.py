@@ -5,7 +5,13 @@ import re
 from dataclasses import dataclass
 
 from gpudiag.lint import vocabulary as known
-from gpudiag.lint.arguments import argument_name, argument_of, declared_arguments, default_of
+from gpudiag.lint.arguments import (
+    argument_name,
+    argument_of,
+    declared_arguments,
+    default_of,
+    key_of_configuration,
+)
 from gpudiag.lint.flow import Flow
 from gpudiag.lint.names import EACH, Binding, Function, Names, Path
 
@@ -41,7 +47,7 @@ _CALLS = {
     "torch.distributed.get_rank": "rank",
     "torch.distributed.get_node_local_rank": "local_rank",
     "torch.distributed.get_world_size": "world_size",
-    "accelerate.Accelerator": "accelerator",
+    **dict.fromkeys("accelerate.Accelerator accelerate.PartialState".split(), "accelerator"),
     "torch.cuda.amp.GradScaler": "scaler",
     "argparse.ArgumentParser": "parser",
     "torch.device": "device",
@@ -82,6 +88,10 @@ class Value:
 
 
 UNKNOWN = frozenset({Value("unknown")})
+
+
+def _is_of_hub(names: Names, value: Value) -> bool:
+    return isinstance(value.node, ast.Call) and names.qualify(value.node.func) == "datasets.load_dataset"
 
 
 class Values(Flow):
@@ -300,7 +310,9 @@ class Values(Flow):
             return self._environment(node.slice, node)
         index = node.slice
         if isinstance(index, ast.Constant) and isinstance(index.value, int | str):
-            return self.of(node.value, (index.value, *path))
+            found = self.of(node.value, (index.value, *path))
+            key = key_of_configuration(node) if found in (UNKNOWN, frozenset()) and not path else ""
+            return self._declared(key, node) if key else found
         return self.of(node.value, (EACH, *path))
 
     def _environment(self, name: ast.expr | None, node: ast.AST) -> frozenset[Value]:
@@ -383,7 +395,7 @@ class Values(Flow):
     def _attribute(self, node: ast.Attribute, path: Path) -> frozenset[Value]:
         base = self.of(node.value)
         kinds = {value.kind for value in base}
-        if node.attr == "module" and kinds & {"ddp", "dp", "fsdp1", "engine"}:
+        if node.attr == "module" and kinds & {"ddp", "dp", "fsdp1", "engine", "prepared"}:
             return frozenset({Value("inner", node)})
         if "accelerator" in kinds:
             special = {
@@ -398,7 +410,7 @@ class Values(Flow):
             if node.attr in special:
                 return frozenset({Value(special[node.attr], node)})
         if node.attr in self.arguments:
-            return self._argv(self.arguments[node.attr])
+            return self._declared(node.attr, node)
         if node.attr in ("grad",):
             return frozenset({Value("grad", node)})
         if node.attr == "data":
@@ -406,6 +418,10 @@ class Values(Flow):
         if node.attr in ("T", "real"):
             return base
         return self._by_convention(node.attr, node)
+
+    def _declared(self, name: str, node: ast.AST) -> frozenset[Value]:
+        """What a value of a configuration is, by its declaration or its name."""
+        return self._argv(self.arguments[name]) if name in self.arguments else self._by_convention(name, node)
 
     def _argv(self, call: ast.Call) -> frozenset[Value]:
         """The value of a declared argument: text, unless its `type` is another."""
@@ -556,6 +572,8 @@ class Values(Flow):
         if kinds & {"module", "ddp", "dp", "fsdp1", "prepared", "inner"} and func.attr in _SAME:
             return base
         if func.attr == "clone" or (func.attr in _SAME and kinds & {"grad", "parameter"}):
+            return base
+        if func.attr in known.SAME_DATA and any(_is_of_hub(self.names, value) for value in base):
             return base
         if kinds & {"container"} and func.attr in ("values",):
             return frozenset().union(*(self.of(v.node, path) for v in base if isinstance(v.node, ast.Dict)))

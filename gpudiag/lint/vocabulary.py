@@ -1,5 +1,6 @@
 """The names of distributed training: what they are called in full, and what they do. Facts of torch 2.13."""
 
+import re
 from functools import cache
 
 _CANONICAL = {
@@ -18,6 +19,7 @@ _CANONICAL = {
     "torch.utils.tensorboard.writer.SummaryWriter": "torch.utils.tensorboard.SummaryWriter",
     "tensorboardX.SummaryWriter": "torch.utils.tensorboard.SummaryWriter",
     "accelerate.accelerator.Accelerator": "accelerate.Accelerator",
+    "accelerate.state.PartialState": "accelerate.PartialState",
     "torch.cuda.amp.grad_scaler.GradScaler": "torch.cuda.amp.GradScaler",
     "torch.amp.grad_scaler.GradScaler": "torch.cuda.amp.GradScaler",
     "torch.amp.GradScaler": "torch.cuda.amp.GradScaler",
@@ -36,6 +38,7 @@ _PREFIXES = (
     ("torch.distributed.distributed_c10d.", "torch.distributed."),
     ("deepspeed.comm.", "torch.distributed."),
     ("pytorch_lightning.", "lightning.pytorch."),
+    ("accelerate.utils.operations.", "accelerate.utils."),
     ("tf_keras.", "tensorflow.keras."),
     ("tensorflow.python.keras.", "tensorflow.keras."),
     ("keras.", "tensorflow.keras."),
@@ -109,6 +112,25 @@ LIGHTNING_STRATEGY = frozenset({"barrier", "reduce", "all_gather", "broadcast", 
 LIGHTNING_FABRIC = frozenset("barrier all_gather all_reduce broadcast save load".split())
 ACCELERATE_COLLECTIVES = frozenset(
     "wait_for_everyone gather gather_for_metrics reduce pad_across_processes".split()
+)
+
+# Names of what holds a configuration: `cfg.tensor_parallel`, `args["rank"]`.
+CONFIGURATION = re.compile(
+    r"_?(?:args|cfg|conf|config|hparams|hps|opts?|options|params|settings|flags)", re.IGNORECASE
+)
+
+# Methods of Hugging Face's data sets whose result is the same data, or a part of them.
+SAME_DATA = frozenset(
+    """
+    map filter shuffle select take skip with_format rename_column rename_columns cast_column
+    remove_columns select_columns with_transform
+    """.split()
+)
+ACCELERATE_FUNCTIONS = frozenset(
+    f"accelerate.utils.{name}"
+    for name in """
+    gather gather_object reduce broadcast broadcast_object_list pad_across_processes wait_for_everyone
+    """.split()
 )
 
 # Environment variables: NCCL's of its documentation (2.28) without the prefix, and others of a launch.

@@ -7,7 +7,7 @@ from gpudiag.lint.corrections import behind, moved, with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import is_optimizer
+from gpudiag.lint.training import calls_behind, is_optimizer
 
 _CLIPS = (
     "torch.nn.utils.clip_grad_norm_",
@@ -44,6 +44,8 @@ def _find_steps(program: Program) -> Iterator[Mistake]:
     scales = any("scaler" in program.values.kinds(s.receiver) for s in program.methods.get("scale", []))
     if own is None or own.receiver is None or program.owner:
         return
+    yield from _find_shifted(program, own)
+    yield from _find_flags(program)
     if scales and not by_scaler and not program.mentions(*_UNSCALES):
         optimizer = ast.unparse(own.receiver)
         yield Mistake(
@@ -58,6 +60,79 @@ def _find_steps(program: Program) -> Iterator[Mistake]:
             "",
             advice="leave no_sync() for the last backward pass before each step of the optimizer",
         )
+
+
+def _find_flags(program: Program) -> Iterator[Mistake]:
+    """`model.require_backward_grad_sync` that is set between the forward and the backward pass."""
+    order = program.names.order
+    for step in program.steps:
+        target = step.node.targets[0] if isinstance(step.node, ast.Assign) else None
+        if not isinstance(target, ast.Attribute) or target.attr != "require_backward_grad_sync":
+            continue
+        if program.values.kinds(target.value) != {"ddp"} or not step.where.loops:
+            continue
+        passes = [b for b in program.backwards if b.where.loops == step.where.loops]
+        forwards = [
+            call
+            for b in passes
+            if isinstance(b.node, ast.Call) and b.receiver is not None
+            for call in calls_behind(program, [b.receiver])
+            if program.values.kinds(call.func) == {"ddp"}
+        ]
+        if forwards and all(order[c] < order[step.node] < order[b.node] for c in forwards for b in passes):
+            message = (
+                "DDP reads this flag in its forward, which came before: it holds for the next round only"
+            )
+            yield Mistake(step.node, message, "", advice="set it before the model is called")
+            return
+
+
+def _find_shifted(program: Program, stepped: Step) -> Iterator[Mistake]:
+    """A no_sync() whose count leaves out the backward pass that comes before the optimizer's step."""
+    counts = [count for g in stepped.where.guards if g.holds and (count := _round_of(g.test))]
+    for node in program.nodes:
+        if not isinstance(node, ast.IfExp | ast.If) or not counts:
+            continue
+        apart = [node.body] if isinstance(node, ast.IfExp) else node.body
+        if not any(
+            isinstance(n, ast.Attribute) and n.attr == "no_sync" for part in apart for n in ast.walk(part)
+        ):
+            continue
+        synced = _round_of(ast.UnaryOp(ast.Not(), node.test))
+        if synced is None or synced[:2] != counts[-1][:2] or synced[2] == counts[-1][2]:
+            continue
+        counted = next(
+            (n for n in ast.walk(node.test) if isinstance(n, ast.Name) and n.id == synced[0]), None
+        )
+        made = program.values.reaching(counted) if counted is not None else []
+        if len(made) == 1 and isinstance(made[0].node, ast.For) and made[0].node in stepped.where.loops:
+            message = (
+                "no_sync() leaves out the last backward pass before the step: the ranks do not average it"
+            )
+            advice = f"synchronise where the optimizer steps: {ast.unparse(stepped.where.guards[-1].test)}"
+            yield Mistake(node, message, "", advice=advice)
+            return
+
+
+def _round_of(test: ast.expr) -> tuple[str, str, int] | None:
+    """The rounds in which a test holds: the counter, how many make a step, and which of them it is."""
+    holds = True
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, holds = test.operand, not holds
+    if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.BinOp):
+        return None
+    left, right = test.left, test.comparators[0]
+    is_round = isinstance(test.ops[0], ast.Eq) is holds and isinstance(test.ops[0], ast.Eq | ast.NotEq)
+    if not isinstance(left.op, ast.Mod) or not is_round:
+        return None
+    counter, shift, steps = left.left, 0, ast.unparse(left.right)
+    if isinstance(counter, ast.BinOp) and isinstance(counter.op, ast.Add) and is_constant(counter.right, 1):
+        counter, shift = counter.left, -1
+    if ast.unparse(right) == f"{steps} - 1":
+        shift -= 1
+    elif not is_constant(right, 0):
+        return None
+    return (counter.id, steps, shift) if isinstance(counter, ast.Name) else None
 
 
 def _has_arguments(step: Step) -> bool:

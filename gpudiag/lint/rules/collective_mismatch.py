@@ -5,11 +5,14 @@ from collections.abc import Iterator
 
 from gpudiag.lint.collectives import collectives_of
 from gpudiag.lint.corrections import with_replaced
-from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.trace import Step
+from gpudiag.lint.trace import Guard, Step
 from gpudiag.lint.values import RANKS
+
+_OWN = RANKS | {"rank_text", "local_rank_text"}
+_LOCAL = "use_local_synchronization"  # such a group is made by its members alone
 
 _SOURCES = {
     "broadcast": (1, "src"),
@@ -22,6 +25,7 @@ _SOURCES = {
 
 def _find(program: Program) -> Iterator[Mistake]:
     yield from _find_branches(program)
+    yield from _find_groups(program)
     reported = set()
     for name, (place, word) in _SOURCES.items():
         for step in program.calls(f"torch.distributed.{name}"):
@@ -42,6 +46,60 @@ def _find(program: Program) -> Iterator[Mistake]:
                 f"each rank names itself as the {word} of {name}",
                 with_replaced(program, given, "0"),
             )
+
+
+def _find_groups(program: Program) -> Iterator[Mistake]:
+    """`new_group(members)` with other members on each rank: all ranks must make all groups."""
+    reported = set()
+    for step in program.calls("torch.distributed.new_group"):
+        given = argument(step.node, 0, "ranks")
+        if given is None or step.node in reported or is_constant(keyword(step.node, _LOCAL), True):
+            continue
+        if program.which_ranks(step) is None and _is_chosen_by_rank(program, given):
+            reported.add(step.node)
+            message = "each rank makes a group of other members in this call, and the calls do not match"
+            advice = "let every rank call new_group for each of the groups, in one order, and keep its own"
+            yield Mistake(step.node, message, "", advice=advice)
+
+
+def _is_chosen_by_rank(program: Program, node: ast.expr, depth: int = 6) -> bool:
+    """Whether a value is computed from the rank, or set by an `if` or `while` that asks for it."""
+    for part in _parts(program, node):
+        if program.values.kinds(part) & _OWN:
+            return True
+        for binding in program.values.reaching(part) if isinstance(part, ast.Name) else ():
+            if _is_under_rank(program, binding.node):
+                return True
+            # Of a tuple, one part may be the rank and the others not.
+            made = binding.value if not binding.path and depth else None
+            if made is not None and _is_chosen_by_rank(program, made, depth - 1):
+                return True
+    return False
+
+
+def _parts(program: Program, node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of an expression, without tests that hold for all ranks: `.. if rank != -1 else ..`."""
+    yield node
+    test = node.test if isinstance(node, ast.IfExp) else None
+    holds_for_all = test is not None and program.ranks.of_guard(Guard(test, True)) is None
+    for child in ast.iter_child_nodes(node):
+        if child is not test or not holds_for_all:
+            yield from _parts(program, child)
+
+
+def _is_under_rank(program: Program, node: ast.AST) -> bool:
+    """Whether an `if` or `while` around a statement, in its function, holds for some of the ranks."""
+    for outer in program.names.ancestors(node):
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        # A test for a job, such as `rank != -1`, holds for all ranks.
+        if (
+            isinstance(outer, ast.If | ast.While)
+            and any(program.values.kinds(part) & _OWN for part in ast.walk(outer.test))
+            and program.ranks.of_guard(Guard(outer.test, True)) is not None
+        ):
+            return True
+    return False
 
 
 def _find_branches(program: Program) -> Iterator[Mistake]:

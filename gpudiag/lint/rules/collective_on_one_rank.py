@@ -23,6 +23,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         (name, step) for name, step in steps if program.which_ranks(step) in (Which.ONE, Which.OTHERS)
     ]
     yield from _find_on_some(program, steps)
+    yield from _find_by_progress(program, steps)
     reported = set()
     for name, step in one_sided:
         if step.node in reported or step.where.handling:
@@ -88,6 +89,24 @@ def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[M
         yield moved(program, step.node, text, out_of(program, step.node, guard), advice)
 
 
+def _find_by_progress(program: Program, steps: list[tuple[str, Step]]) -> Iterator[Mistake]:
+    """Collectives by the count of a progress bar that is disabled on the other ranks: there it stays 0."""
+    for name, step in steps:
+        for guard in step.where.guards:
+            bars = [
+                value
+                for part in ast.walk(guard.test)
+                if isinstance(part, ast.Attribute) and part.attr == "n" and isinstance(part.value, ast.Name)
+                for binding in program.values.reaching(part.value)
+                if (value := keyword(binding.value or part, "disable")) is not None
+            ]
+            if any(program.ranks.of_guard(Guard(off, False)) is Which.ONE for off in bars):
+                line = program.line_at(guard.test.lineno).number
+                text = f"the progress bar counts on one rank only (line {line}): not all ranks call {name}"
+                yield Mistake(step.node, text, "", advice="count the steps in a variable of every rank")
+                return
+
+
 def _is_of_the_job(program: Program, guard: Guard, steps: list[tuple[str, Step]]) -> bool:
     """Whether the ranks that a condition excludes never join the job, or it compares with the job's size."""
     opened = [step for name, step in steps if name == "init_process_group"]
@@ -129,7 +148,15 @@ def _answers(program: Program, step: Step, other: Step, which: Which | None) -> 
     opposite = Which.OTHERS if which is Which.ONE else Which.ONE
     if theirs is not opposite and not (theirs is which is Which.ONE and _are_two(program, step, other)):
         return False
+    if step.where.stack[-1:] == other.where.stack[-1:] and step.where.stack:
+        # One rank alone calls the function that has both sides: it finds no other rank in there.
+        ours, answer = _home(program, _deciding(program, step)), _home(program, _deciding(program, other))
+        return ours is step.where.stack[-1] or answer is not step.where.stack[-1]
     return _same_place(step, other)
+
+
+def _home(program: Program, guard: Guard | None) -> ast.AST | None:
+    return program.names.function_around(guard.test) if guard is not None else None
 
 
 def _are_two(program: Program, step: Step, other: Step) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import runs_beside, shuffles
+from gpudiag.lint.training import behind, runs_beside, shuffles
 from gpudiag.lint.values import RANKS
 from gpudiag.lint.vocabulary import SAMPLER
 
@@ -38,7 +38,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         if "seed" in ast.unparse(call.func).lower():
             computed = [part for part in call.args if not program.values.kinds(part) & _BY_RANK]
             differs = is_constant(keyword(call, "device_specific"), True)
-            differs |= any(_is_by_rank(program, part) for part in computed)
+            differs |= any(_is_by_rank(program, part) for part in computed) or _seeds_by_rank(program, call)
             what = "by a seed of its own" if differs else ""
             seeded |= dict.fromkeys([library] if library in _LIBRARIES else _LIBRARIES, what)
         elif name in _SPLITS and seeded[library] and _is_shared(program, step):
@@ -46,6 +46,22 @@ def _find(program: Program) -> Iterator[Mistake]:
             message = f"each rank {what} {seeded[library]}, and the ranks then share out different data"
             yield Mistake(call, message, "", advice=_ADVICE)
             return
+
+
+def _seeds_by_rank(program: Program, call: ast.Call) -> bool:
+    """Whether a function of the script adds the rank to the seed that it is given."""
+    function = program.values.function_called(call.func)
+    return any(
+        isinstance(inner, ast.Call)
+        and "seed" in ast.unparse(inner.func).lower()
+        and any(
+            binding.added and _is_by_rank(program, binding.value)
+            for part in inner.args
+            if isinstance(part, ast.Name)
+            for binding in program.values.reaching(part)
+        )
+        for inner in (ast.walk(function) if function is not None else ())
+    )
 
 
 def _is_by_rank(program: Program, node: ast.AST | None, depth: int = 5) -> bool:
@@ -74,6 +90,8 @@ def _is_shared(program: Program, step: Step) -> bool:
     statement = program.names.statement_of(call)
     drawn = statement.targets[0] if isinstance(statement, ast.Assign) else None
     ordered = drawn if program.names.qualify(call.func) in _DRAWS else argument(call, 0, "x")
+    if ordered is not None and _is_sampled(program, call, ordered):
+        return True
     return ordered is not None and any(
         isinstance(node, ast.Subscript)
         and ast.unparse(node.value) == ast.unparse(ordered)
@@ -81,6 +99,38 @@ def _is_shared(program: Program, step: Step) -> bool:
         and program.names.order[node] > program.names.order[call]
         and program.values.depends_on(node.slice, _BY_RANK)
         for node in program.nodes
+    )
+
+
+def _is_sampled(program: Program, call: ast.Call, ordered: ast.expr) -> bool:
+    """Whether a DistributedSampler shares out what is ordered: a list, or the data of a class."""
+    order, home = program.names.order, program.names.class_around(call)
+    maker = program.names.function_around(call)
+    for step in program.calls(SAMPLER):
+        data = argument(step.node, 0, "dataset")
+        if data is None:
+            continue
+        if home is not None and any(value.node is home for value in program.values.of(data)):
+            return getattr(maker, "name", "") == "__init__" and _is_kept(maker, ordered)
+        if home is None and any(
+            isinstance(part, ast.Name)
+            and ast.unparse(part) == ast.unparse(ordered)
+            and program.names.function_around(part) is maker
+            and order[part] > order[call]
+            for part in behind(program, data)
+        ):
+            return True
+    return False
+
+
+def _is_kept(maker: ast.AST | None, ordered: ast.expr) -> bool:
+    """Whether a function keeps a list in its object: `self.rows = rows`."""
+    text = ast.unparse(ordered)
+    return text.startswith("self.") or any(
+        isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]).startswith("self.")
+        and any(ast.unparse(part) == text for part in ast.walk(node.value))
+        for node in (ast.walk(maker) if maker is not None else ())
     )
 
 

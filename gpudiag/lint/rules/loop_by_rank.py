@@ -19,6 +19,8 @@ _SENDS = (
 
 _ALL = r"\w*(?:reduce|gather|broadcast)\w*"
 _CLOCKS = frozenset({"time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now"})
+# What ends the loop of Lightning, and of Hugging Face's Trainer.
+_STOPS = frozenset({"should_stop", "should_training_stop"})
 _AGREE = (
     "broadcast the decision of that rank in each step, outside of the condition, and let every rank leave "
     "by it"
@@ -27,12 +29,28 @@ _AGREE = (
 
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner:
+        yield from _find_stops(program)
         return
     meeting = _loops_that_meet(program)
     yield from _find_counts(program, meeting)
     yield from _find_larger_shares(program, meeting)
     yield from _find_breaks(program, meeting)
     yield from _find_skips(program)
+
+
+def _find_stops(program: Program) -> Iterator[Mistake]:
+    """Where one rank alone sets the flag that ends a framework's loop: each rank reads its own."""
+    if program.mentions("reduce_boolean_decision", *_SENDS):
+        return
+    for step in program.steps:
+        target = step.node.targets[0] if isinstance(step.node, ast.Assign) else None
+        if (
+            isinstance(target, ast.Attribute)
+            and target.attr in _STOPS
+            and program.which_ranks(step) in (Which.ONE, Which.OTHERS)
+        ):
+            message = f"one rank alone sets {target.attr}: it leaves the loop, and the others wait for it"
+            yield Mistake(step.node, message, "", advice=_AGREE)
 
 
 def _find_skips(program: Program) -> Iterator[Mistake]:
@@ -67,7 +85,8 @@ def _other_ways(program: Program, step: Step) -> Iterator[tuple[ast.AST, list[as
     """What a rank does instead of a backward pass: where numbers are not finite, or after an exception."""
     for guard in step.where.guards:
         statement = program.names.parents.get(guard.test)
-        if isinstance(statement, ast.If) and _asks_for_numbers(program, guard.test):
+        asks = _asks_for_numbers(program, guard.test) or _compares_the_loss(program, guard.test, step)
+        if isinstance(statement, ast.If) and asks:
             yield guard.test, statement.orelse if guard.holds else statement.body
     for outer in program.names.ancestors(step.node):
         if isinstance(outer, ast.For | ast.While | ast.FunctionDef):
@@ -81,6 +100,30 @@ def _other_ways(program: Program, step: Step) -> Iterator[tuple[ast.AST, list[as
                     for part in handler.body:
                         if isinstance(part, ast.If) and isinstance(part.body[-1], ast.Continue | ast.Return):
                             yield part, part.body
+
+
+def _compares_the_loss(program: Program, test: ast.expr, backward: Step) -> bool:
+    """Whether a condition compares the loss of a backward pass with a number: `if loss > 0:`."""
+    call = backward.node
+    losses = [backward.receiver, *call.args] if isinstance(call, ast.Call) else []
+    made = {
+        b.node
+        for loss in losses
+        if loss is not None
+        for part in ast.walk(loss)
+        if isinstance(part, ast.Name)
+        for b in program.values.reaching(part)
+        if isinstance(b.node, ast.Assign)
+    }
+    for part in ast.walk(test):
+        if isinstance(part, ast.Compare) and isinstance(part.comparators[0], ast.Constant):
+            side = part.left
+            while isinstance(side, ast.Call) and isinstance(side.func, ast.Attribute) and not side.args:
+                side = side.func.value  # `loss.item()`
+            is_number = isinstance(part.comparators[0].value, int | float)
+            if isinstance(side, ast.Name) and is_number:
+                return bool(made & {b.node for b in program.values.reaching(side)})
+    return False
 
 
 def _asks_for_numbers(program: Program, test: ast.expr) -> bool:
@@ -237,7 +280,12 @@ def _is_of_its_own(program: Program, step: Step) -> bool:
         getattr(b.node, "args", None) or [b.receiver] for b in program.backwards if loop in b.where.loops
     ]
     losses = [part.args[0] if isinstance(part, ast.Call) and part.args else part for part, *_ in taken]
-    made = {b.node for loss in losses if isinstance(loss, ast.Name) for b in program.values.reaching(loss)}
+    made = {
+        (b.node, b.path)
+        for loss in losses
+        if isinstance(loss, ast.Name)
+        for b in program.values.reaching(loss)
+    }
     for guard in step.where.guards:
         if loop not in program.names.ancestors(guard.test):
             continue
@@ -248,7 +296,9 @@ def _is_of_its_own(program: Program, step: Step) -> bool:
         for part in behind(program, guard.test, *returned):
             if isinstance(part, ast.Call) and program.names.qualify(part.func) in _CLOCKS:
                 return True
-            if isinstance(part, ast.Name) and made & {b.node for b in program.values.reaching(part)}:
+            if isinstance(part, ast.Name) and made & {
+                (b.node, b.path) for b in program.values.reaching(part)
+            }:
                 return True
     return False
 

@@ -5,9 +5,10 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import behind
-from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
+from gpudiag.lint.training import behind as parts_behind
 from gpudiag.lint.training import (
     iterated,
     loaders_of,
@@ -18,6 +19,7 @@ from gpudiag.lint.training import (
 )
 
 _FIGURE = re.compile(r"(?:loss|acc|metric|score|err|correct|iou|dice|psnr)\w*\b.*\.item\(\)$", re.IGNORECASE)
+_SHARED = re.compile(r"reduce$|all_?gather|broadcast|reduce_|sync|average|mean_", re.IGNORECASE)
 _MESSAGE = "each rank counts only its share of the test data, and no call adds up the shares"
 _ADVICE = "add up the figures by all_reduce, or all_gather the list"
 _REDUCED = (
@@ -26,7 +28,11 @@ _REDUCED = (
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.owner or program.uses_deepspeed or program.mentions(*_REDUCED):
+    yield from _find_monitored(program)
+    if program.owner or program.uses_deepspeed:
+        return
+    yield from _find_scheduled(program)
+    if program.mentions(*_REDUCED):
         return
     if program.uses_accelerate:
         yield from _find_prepared(program)
@@ -62,6 +68,66 @@ def _find(program: Program) -> Iterator[Mistake]:
                 yield Mistake(node, _MESSAGE, "", advice=_ADVICE)
 
 
+def _find_monitored(program: Program) -> Iterator[Mistake]:
+    """Figures that Lightning logs on rank 0 alone, and by which a callback of all ranks decides."""
+    watched = {
+        value.value
+        for call in program.names.calls
+        if isinstance(value := keyword(call, "monitor"), ast.Constant) and isinstance(value.value, str)
+    }
+    for step in program.methods.get("log", []) if program.owner == "Lightning" else ():
+        name = argument(step.node, 0, "name")
+        alone = is_constant(keyword(step.node, "rank_zero_only"), True)
+        if alone and isinstance(name, ast.Constant) and name.value in watched:
+            message = f"rank 0 alone logs {name.value}, and a callback of all ranks decides by it"
+            yield Mistake(step.node, message, "", advice="log it with sync_dist=True, and not on rank 0 only")
+
+
+def _find_scheduled(program: Program) -> Iterator[Mistake]:
+    """A ReduceLROnPlateau that each rank steps by a figure over its own share of the data."""
+    for step in program.methods.get("step", []):
+        call, made = step.node, [v.node for v in program.values.of(step.receiver)]
+        plateau = [m for m in made if isinstance(m, ast.Call) and "Plateau" in ast.unparse(m.func)]
+        given = argument(call, 0, "metrics")
+        if given is None or not plateau or len(plateau) != len(made) or not program.ddp_steps:
+            continue
+        parts = list(_computed(program, given))
+        names = {ast.unparse(part) for part in parts if isinstance(part, ast.Name)}
+        own = any(
+            isinstance(binding.node, ast.For)
+            and any(
+                samples_by_rank(program, sampler_of(loader)) for loader in loaders_of(program, binding.node)
+            )
+            for part in parts
+            if isinstance(part, ast.Name)
+            for binding in program.values.reaching(part)
+        )
+        sent = any(
+            isinstance(node, ast.Call)
+            and _SHARED.search(ast.unparse(node.func))
+            and any(ast.unparse(a) in names or node in parts for a in (*node.args, node))
+            for node in program.names.calls
+        )
+        if own and not sent:
+            message = (
+                "each rank steps the scheduler by its own share of the data: their learning rates differ"
+            )
+            yield Mistake(call, message, "", advice="all_reduce the figure on all ranks first")
+            return
+
+
+def _computed(program: Program, node: ast.expr) -> Iterator[ast.AST]:
+    """The parts of an expression, through names and through what functions of the script return."""
+    left, seen = [node], set()
+    while left:
+        for part in parts_behind(program, left.pop()):
+            yield part
+            function = program.values.function_called(part.func) if isinstance(part, ast.Call) else None
+            if function is not None and function not in seen:
+                seen.add(function)
+                left += [r.value for r in program.names.returns.get(function, ()) if r.value is not None]
+
+
 def _find_prepared(program: Program) -> Iterator[Mistake]:
     """Counts over a loader that Accelerate has split, in a loop without gradients."""
     reported = set()
@@ -78,8 +144,8 @@ def _find_prepared(program: Program) -> Iterator[Mistake]:
         yield Mistake(counted, _MESSAGE, "", advice=advice)
 
 
-def _counted(program: Program, step: Step) -> ast.AugAssign | ast.Call | None:
-    """What adds up a count, or appends a figure, in a loop without gradients; None where there is none."""
+def _counted(program: Program, step: Step) -> ast.AugAssign | ast.Assign | ast.Call | None:
+    """What adds up a count, or keeps a figure, in a loop without gradients; None where there is none."""
     loop = step.node
     if not isinstance(loop, ast.For) or any(
         isinstance(n, ast.Attribute) and n.attr in ("backward", "zero_grad") for n in ast.walk(loop)
@@ -98,6 +164,12 @@ def _counted(program: Program, step: Step) -> ast.AugAssign | ast.Call | None:
             and not isinstance(node.value, ast.Constant)
         ):
             return node
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Subscript)
+            and _FIGURE.search(f"{ast.unparse(node.targets[0].value)} {ast.unparse(node.value)}")
+        ):
+            return node  # `losses[i] = loss.item()`
     return None
 
 

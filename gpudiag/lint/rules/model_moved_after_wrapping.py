@@ -1,63 +1,217 @@
-"""A model that is moved to its GPU after DDP has wrapped it."""
+"""A model that is moved to its GPU, gets new layers or is unfrozen after DDP has wrapped it."""
 
 import ast
-import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import in_front_of, with_replaced
-from gpudiag.lint.program import Mistake, Program, is_constant
+from gpudiag.lint.program import Mistake, Program, argument, is_constant
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.training import root_name
+from gpudiag.lint.training import makes_layers, root_name
 
-_LAYERS = re.compile(
-    r"(?:Linear|Conv[123]d|Embedding|LayerNorm|BatchNorm[123]d|Sequential|Parameter|LSTM|GRU)"
-)
+_ADDS = frozenset("add_module register_module register_parameter append insert extend".split())
 
 
 def _find(program: Program) -> Iterator[Mistake]:
+    if program.ddp_steps:
+        yield from _find_replaced(program)
+        yield from _find_unfrozen(program)
+        yield from _find_moved(program)
+
+
+def _find_replaced(program: Program) -> Iterator[Mistake]:
+    """New layers in a wrapped model: `model.module.fc = ..`, `model.module.add_module(..)`, `setattr`."""
     for node in program.nodes:
-        if isinstance(node, ast.Assign) and _replaces_a_layer(program, node):
-            yield Mistake(
-                node,
-                "a layer is replaced after DDP has wrapped the model: DDP does not exchange its gradients",
-                "",
-                advice="replace it before the model is wrapped, and build the optimizer afterwards",
+        for holder, new in _additions(node):
+            if _is_inside(program, holder) and makes_layers(program, new):
+                what = "replaced" if isinstance(node, ast.Assign) else "added"
+                message = (
+                    f"a layer is {what} after DDP has wrapped the model: DDP does not exchange its gradients"
+                )
+                advice = "build it before the model is wrapped, and build the optimizer afterwards"
+                yield Mistake(node, message, "", advice=advice)
+
+
+def _additions(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What gets a new part by a statement or a call, and the part."""
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Subscript):
+        yield node.targets[0].value, node.value
+    elif isinstance(node, ast.Call) and node.args:
+        if isinstance(node.func, ast.Name) and node.func.id == "setattr" and len(node.args) == 3:
+            yield node.args[0], node.args[2]
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in _ADDS:
+            yield node.func.value, node.args[-1]
+
+
+def _is_inside(program: Program, holder: ast.expr) -> bool:
+    """Whether an expression is a model that DDP has wrapped, by either name, or a part of it."""
+    return _path_inside(program, holder) is not None and not _is_wrapped_later(program, holder)
+
+
+def _path_inside(program: Program, node: ast.expr) -> str | None:
+    """The place of an expression in a wrapped model, such as `.layer4`; None where it is in none."""
+    parts: list[str] = []
+    outer = node
+    while isinstance(outer, ast.Attribute | ast.Subscript):
+        if (
+            isinstance(outer, ast.Attribute)
+            and outer.attr == "module"
+            and program.values.kinds(outer.value) == {"ddp"}
+        ):
+            return "".join(reversed(parts))
+        if _raw_name_wrapped(program, outer):
+            return "".join(reversed(parts))
+        parts.append(
+            f".{outer.attr}" if isinstance(outer, ast.Attribute) else f"[{ast.unparse(outer.slice)}]"
+        )
+        outer = outer.value
+    if program.values.kinds(outer) == {"ddp"} or _raw_name_wrapped(program, outer):
+        return "".join(reversed(parts))
+    return None
+
+
+def _raw_name_wrapped(program: Program, node: ast.expr) -> ast.Call | None:
+    """The call of DDP that has wrapped a model, by the name that the model had before."""
+    for step in program.ddp_steps:
+        maker, given = step.node, argument(step.node, 0, "module")
+        made = program.names.statement_of(maker)
+        if not isinstance(maker, ast.Call) or given is None or not isinstance(made, ast.Assign):
+            continue
+        order, name = program.names.order, ast.unparse(node)
+        around = program.names.class_around if name.startswith("self.") else program.names.function_around
+        if (
+            ast.unparse(given) != name
+            or ast.unparse(made.targets[0]) == name
+            or around(node) is not around(maker)
+            or order.get(node, 0) < order.get(maker, 0)
+        ):
+            continue
+        bound = program.values.reaching(node) if isinstance(node, ast.Name | ast.Attribute) else []
+        if not any(order.get(binding.node, 0) > order.get(maker, 0) for binding in bound):
+            return maker
+    return None
+
+
+def _is_wrapped_later(program: Program, node: ast.AST) -> bool:
+    """Whether DDP wraps a model again after a change: then it knows all parameters."""
+    order, around = program.names.order, program.names.function_around
+    return any(
+        order.get(step.node, 0) > order.get(node, 0) and around(step.node) is around(node)
+        for step in program.ddp_steps
+    )
+
+
+def _find_unfrozen(program: Program) -> Iterator[Mistake]:
+    """Parameters that were frozen when DDP wrapped the model, and are trained later."""
+    order = program.names.order
+    for step in program.ddp_steps:
+        root = root_name(_converted(argument(step.node, 0, "module")))
+        if root is None or _is_wrapped_later(program, step.node):
+            continue
+        before: list[tuple[str, bool, bool]] = []
+        for node, holder, trains, when in _freezings(program):
+            if program.names.function_around(node) is not program.names.function_around(step.node):
+                continue
+            if order.get(node, 0) < order.get(step.node, 0):
+                path = _path_from(holder, root)
+                if path is not None:
+                    before.append((path, trains, when))
+                continue
+            inside = _path_inside(program, holder) if trains else None
+            frozen = [
+                path
+                for path, was_trained, sometimes in before
+                if not was_trained
+                and inside is not None
+                and _overlap(path, inside)
+                and not (sometimes and when)
+            ]
+            known = any(was and _is_within(inside, path) for path, was, _ in before if inside is not None)
+            if frozen and not known:
+                message = (
+                    "parameters are unfrozen after DDP has wrapped the model: it does not exchange their "
+                    "gradients"
+                )
+                advice = "unfreeze them before DDP wraps the model, or wrap the model again afterwards"
+                yield Mistake(node, message, "", advice=advice)
+                return
+
+
+def _freezings(program: Program) -> Iterator[tuple[ast.AST, ast.expr, bool, bool]]:
+    """Where parameters are frozen or trained: the node, what they belong to, which, and whether of some."""
+    for node in program.nodes:
+        target: ast.expr | None = None
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            if node.targets[0].attr == "requires_grad" and is_constant(node.value, True, False):
+                target, trains = node.targets[0].value, is_constant(node.value, True)
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "requires_grad_"
+            and all(is_constant(part, True, False) for part in node.args)
+        ):
+            target, trains = node.func.value, not (node.args and is_constant(node.args[0], False))
+        if target is None:
+            continue
+        loop = next((a for a in program.names.ancestors(node) if isinstance(a, ast.For)), None)
+        taken = loop.iter if loop is not None and "parameter" in program.values.kinds(target) else None
+        if loop is not None and isinstance(taken, ast.Call) and isinstance(taken.func, ast.Attribute):
+            of_some = any(
+                isinstance(a, ast.If)
+                for a in program.names.ancestors(node)
+                if loop in program.names.ancestors(a)
             )
+            yield node, taken.func.value, trains, of_some
+        elif isinstance(node, ast.Call) and taken is None:
+            yield node, target, trains, False
+
+
+def _converted(node: ast.expr | None) -> ast.expr | None:
+    """The model of `convert_sync_batchnorm(model).cuda()`."""
+    while isinstance(node, ast.Call):
+        is_method = isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda", "train")
+        node = (
+            node.func.value if is_method and isinstance(node.func, ast.Attribute) else (*node.args, None)[0]
+        )
+    return node
+
+
+def _path_from(holder: ast.expr, root: str) -> str | None:
+    text = ast.unparse(holder)
+    return text[len(root) :] if (text == root or text.startswith(f"{root}.")) else None
+
+
+def _overlap(one: str, two: str) -> bool:
+    return _is_within(one, two) or _is_within(two, one)
+
+
+def _is_within(part: str, whole: str) -> bool:
+    return part == whole or not whole or part.startswith((f"{whole}.", f"{whole}["))
+
+
+def _find_moved(program: Program) -> Iterator[Mistake]:
     for name in ("to", "cuda"):
         for step in program.methods.get(name, []):
             call = step.node
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                 continue
             wrapped = call.func.value
+            maker = _raw_name_wrapped(program, wrapped)
             if isinstance(wrapped, ast.Attribute) and wrapped.attr == "module":
                 wrapped = wrapped.value
             values = program.values.of(wrapped)
-            if not values or any(value.kind != "ddp" for value in values) or not _is_a_device(program, call):
+            makers = (
+                [maker]
+                if maker is not None
+                else [
+                    value.node for value in values if value.kind == "ddp" and isinstance(value.node, ast.Call)
+                ]
+            )
+            if not makers or (maker is None and any(value.kind != "ddp" for value in values)):
                 continue
-            makers = [value.node for value in values if isinstance(value.node, ast.Call)]
-            if any(_was_moved(program, maker) for maker in makers):
+            if not _is_a_device(program, call) or any(_was_moved(program, made) for made in makers):
                 continue
             yield _mistake(program, makers[0], call)
             return
-
-
-def _replaces_a_layer(program: Program, made: ast.Assign) -> bool:
-    """Whether an assignment puts a new layer with parameters into a DDP model.
-
-    `model.module.fc = ..` does, and so does `model.module[0] = ..`.
-    """
-    layers = (
-        call
-        for call in ast.walk(made.value)
-        if isinstance(call, ast.Call)
-        and (program.names.qualify(call.func) or "").startswith("torch.nn.")
-        and _LAYERS.fullmatch((program.names.qualify(call.func) or "").rpartition(".")[2])
-    )
-    target = made.targets[0]
-    outer = target.value if isinstance(target, ast.Attribute | ast.Subscript) else None
-    while isinstance(outer, ast.Attribute | ast.Subscript) and getattr(outer, "attr", None) != "module":
-        outer = outer.value
-    return isinstance(outer, ast.Attribute) and program.values.kinds(outer.value) == {"ddp"} and any(layers)
 
 
 def _is_a_device(program: Program, call: ast.Call) -> bool:
@@ -121,10 +275,12 @@ def _mistake(program: Program, maker: ast.Call, call: ast.Call) -> Mistake:
 
 
 RULE = Rule(
-    title="a model is moved to its device after DDP has wrapped it",
+    title="a model is moved, gets a layer or is unfrozen after DDP has wrapped it",
     why=(
-        "DDP sorts the parameters into buckets and exchanges them on the device that they are on when it is "
-        "built. On the CPU, NCCL cannot exchange them, and with device_ids DDP refuses the model."
+        "DDP sorts the parameters into buckets when it is built, and exchanges the gradients of those that "
+        "it found, on their device. On the CPU, NCCL cannot exchange them, and with device_ids DDP refuses "
+        "the model. It never exchanges the gradients of parameters that are new, or were frozen then: each "
+        "rank trains its own."
     ),
     find=_find,
 )

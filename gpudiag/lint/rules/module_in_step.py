@@ -1,13 +1,14 @@
 """A training step that bypasses DDP or the DeepSpeed engine."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
-from gpudiag.lint.program import Mistake, Program, argument, keyword
+from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import calls_behind, root_name, without_gradients
+from gpudiag.lint.training import calls_behind, root_name, without_gradients, wrappings
 from gpudiag.model.lint import Severity
 
 _WRAPPED = frozenset({"ddp", "engine", "prepared"})
@@ -41,8 +42,30 @@ def _find(program: Program) -> Iterator[Mistake]:
                 "the step calls model.module: DDP does not see it and averages no gradient",
                 _fix(program, call, ast.unparse(func.value)),
             )
+        elif _names_the_inside(program, func) and not _calls_wrapped(program, step):
+            reported.add(call)
+            message = f"the step calls {ast.unparse(func)}, which is inside of the wrapped model: "
+            advice = "call the model that is wrapped; take it out for saving only"
+            yield Mistake(call, f"{message}the ranks average no gradient", "", advice=advice)
     yield from _find_raw(program, reported)
     yield from _find_backwards(program)
+
+
+def _names_the_inside(program: Program, func: ast.expr) -> bool:
+    """Whether a name, or what a function gives, is `model.module` wherever the model is wrapped."""
+    values = program.values.of(func) if isinstance(func, ast.Name | ast.Call) else frozenset()
+    inside = [v.node for v in values if v.kind == "inner" and isinstance(v.node, ast.Attribute)]
+    if not inside or any(value.kind not in ("inner", "ddp", "prepared") for value in values):
+        return False
+    if len(values) > len(inside) and not all(_is_asked_for(program, node) for node in inside):
+        return False
+    return all((kinds := program.values.kinds(node.value)) <= _WRAPPED and bool(kinds) for node in inside)
+
+
+def _is_asked_for(program: Program, node: ast.AST) -> bool:
+    """Whether a condition around an expression tests that the model is wrapped, or that there is a job."""
+    tests = [a.test for a in program.names.ancestors(node) if isinstance(a, ast.If | ast.IfExp)]
+    return any(re.search(r"isinstance|hasattr|world|dist|ddp|parallel", ast.unparse(t), re.I) for t in tests)
 
 
 def _find_backwards(program: Program) -> Iterator[Mistake]:
@@ -76,12 +99,13 @@ def _calls_wrapped(program: Program, step: Step) -> bool:
         if b.receiver is not None and isinstance(b.node, ast.Call) and _feeds(program, step.node, b.node)
         for other in calls_behind(program, [b.receiver, *b.node.args])
     ]
-    return any(program.values.kinds(other.func) & _WRAPPED for other in behind)
+    kinds = [program.values.kinds(other.func) for other in behind]
+    return any(found & _WRAPPED and "inner" not in found for found in kinds)
 
 
 def _find_raw(program: Program, reported: set[ast.AST]) -> Iterator[Mistake]:
     """The model from before it was wrapped, called where the wrapped one has another name."""
-    for raw, wrapped, after, word in _wrappings(program):
+    for raw, wrapped, after, word in wrappings(program):
         for step in program.steps:
             call = step.node
             if (
@@ -104,37 +128,6 @@ def _find_raw(program: Program, reported: set[ast.AST]) -> Iterator[Mistake]:
                     f"the step calls {raw}, the model from before {word} wrapped it, and not {wrapped}",
                     _fix(program, call, wrapped),
                 )
-
-
-def _wrappings(program: Program) -> Iterator[tuple[str, str, ast.AST, str]]:
-    """The name of a model, the other name of what wraps it, and where."""
-    for step in program.ddp_steps:
-        statement = program.names.statement_of(step.node)
-        if isinstance(statement, ast.Assign) and statement.value is step.node:
-            raw, wrapped = root_name(argument(step.node, 0, "module")), ast.unparse(statement.targets[0])
-            is_name = raw == ast.unparse(argument(step.node, 0, "module") or step.node)
-            if raw and raw != wrapped and is_name and not _rebound(program, raw, step.node):
-                yield raw, wrapped, step.node, "DDP"
-    for step in program.calls("deepspeed.initialize"):
-        statement = program.names.statement_of(step.node)
-        given = keyword(step.node, "model") or argument(step.node, 1, "model")
-        if isinstance(statement, ast.Assign) and isinstance(given, ast.Name):
-            target = statement.targets[0]
-            first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
-            wrapped = ast.unparse(first)
-            if wrapped not in (given.id, "_") and not _rebound(program, given.id, step.node):
-                yield given.id, wrapped, step.node, "deepspeed.initialize"
-
-
-def _rebound(program: Program, name: str, after: ast.AST) -> bool:
-    """Whether the name gets another value after the wrapping."""
-    statement = program.names.statement_of(after) or after
-    later = program.names.order.get(statement, 0)
-    bindings = [
-        *program.names.scope_of(after).bindings.get(name, []),
-        *(binding for _, binding in program.names.attributes.get(name, [])),
-    ]
-    return any(program.names.order.get(b.node, 0) > later and not b.parameter for b in bindings)
 
 
 def _goes_into_backward(program: Program, step: Step) -> bool:

@@ -26,6 +26,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     if any(program.which_ranks(step) for step in program.calls("torch.distributed.barrier")):
         return  # ranks wait for one another by turns
     written: dict[str, Step] = {}
+    made: dict[str, Step] = {}
     for step in program.steps:
         call = step.node
         if not isinstance(call, ast.Call) or step.where.handling:
@@ -33,6 +34,13 @@ def _find(program: Program) -> Iterator[Mistake]:
         which = program.which_ranks(step)
         name = program.names.qualify(call.func) or ast.unparse(call.func)
         path, to_write = _path(program, call, name, _WRITES), _is_writing(call, name)
+        if (folder := _folder(call, name)) and which is Which.ONE:
+            made[folder] = step
+        first = _made_for(path, made) if path and to_write and which is None else None
+        if first is not None and _follows(first, step):
+            message = "rank 0 may not have made this folder yet: the others do not wait for it"
+            yield Mistake(call, message, "dist.barrier()", place=in_front_of(program, call))
+            return
         if path and to_write and which is Which.ONE:
             written[path] = step
         elif (path := _path(program, call, name, _READS)) in written and which is None and not to_write:
@@ -44,6 +52,9 @@ def _find(program: Program) -> Iterator[Mistake]:
                 return
         elif which is not Which.ONE and (_WAITS.search(ast.unparse(call.func)) or _is_hidden(program, call)):
             written.clear()
+            made.clear()
+        elif folder and which is None:
+            made.clear()
 
 
 def _path(program: Program, call: ast.Call, name: str, known: dict[str, tuple[int, str]]) -> str:
@@ -53,6 +64,27 @@ def _path(program: Program, call: ast.Call, name: str, known: dict[str, tuple[in
         return ""
     home = program.names.find_scope(given) if isinstance(given, ast.Name) else None
     return f"{ast.unparse(given)} {id(home)}"
+
+
+def _folder(call: ast.Call, name: str) -> str:
+    """The folder that a call makes, as text; empty of any other call."""
+    if name in ("os.makedirs", "os.mkdir") and call.args:
+        return ast.unparse(call.args[0])
+    is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "mkdir"
+    return ast.unparse(call.func.value) if is_method and isinstance(call.func, ast.Attribute) else ""
+
+
+def _made_for(path: str, made: dict[str, Step]) -> Step | None:
+    """Where the folder of a path was made: `os.path.join(folder, ..)`, `folder / ..`, a text with it."""
+    begins = (r"(?:os\.path\.)?join\({0},", r"{0} / ", r"f['\"]\{{{0}\}}/")
+    return next(
+        (
+            step
+            for folder, step in made.items()
+            if any(re.match(begin.format(re.escape(folder)), path) for begin in begins)
+        ),
+        None,
+    )
 
 
 def _is_writing(call: ast.Call, name: str) -> bool:
@@ -79,10 +111,11 @@ def _is_hidden(program: Program, call: ast.Call) -> bool:
 
 
 RULE = Rule(
-    title="all ranks read a file that one rank writes, without a barrier in between",
+    title="all ranks use a file or folder that one rank makes, without a barrier in between",
     why=(
         "The others come to the read while rank 0 writes, or before: they find no file, half of one, or "
-        "the one of the last run. A barrier after the write makes them wait."
+        "the one of the last run. If rank 0 has not made the folder yet, they cannot save in it. A barrier "
+        "after the write makes them wait."
     ),
     find=_find,
 )

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
-from gpudiag.lint.program import Mistake, Program, is_constant, keyword
+from gpudiag.lint.program import Mistake, Program, has_star, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DDP_CLASSES
 
@@ -14,6 +14,7 @@ _HOROVOD = frozenset(
     broadcast_object allgather_object
     """.split()
 )
+_IN_PLACE = frozenset("all_reduce broadcast reduce all_gather gather scatter all_gather_object".split())
 _ACCELERATE = frozenset({"prepare", "gather", "gather_for_metrics", "reduce", "pad_across_processes"})
 _OTHERS = frozenset(
     {
@@ -68,6 +69,7 @@ def _find(program: Program) -> Iterator[Mistake]:
                 "the handle of an asynchronous call is not used: nothing waits for its end",
                 f"work = {text}; work.wait()  # before the tensor is used",
             )
+    yield from _find_used(program)
     for statement in program.nodes:
         if (
             isinstance(statement, ast.Expr)
@@ -85,6 +87,32 @@ def _find(program: Program) -> Iterator[Mistake]:
                 program.edit(
                     statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")
                 ),
+            )
+
+
+def _find_used(program: Program) -> Iterator[Mistake]:
+    """Names for the result of a collective that works in place, and are read: they hold None."""
+    for node in program.nodes:
+        call = node.value if isinstance(node, ast.Assign) else None
+        name = node.targets[0] if isinstance(node, ast.Assign) else None
+        if not isinstance(call, ast.Call) or not isinstance(name, ast.Name) or has_star(call):
+            continue
+        package, _, short = (program.names.qualify(call.func) or "").rpartition(".")
+        is_in_place = package == "torch.distributed" and short in _IN_PLACE
+        if not is_in_place or keyword(call, "async_op") or len(call.args) > 3:
+            continue
+        read = [
+            other
+            for other in program.names.loaded
+            if other.id == name.id and any(b.node is node for b in program.values.reaching(other))
+        ]
+        if read:
+            text = f"{short} changes its argument and returns None: {name.id} is None afterwards"
+            yield Mistake(
+                call,
+                text,
+                ast.unparse(call) if ast.unparse(call.args[:1][0]) == name.id else "",
+                advice=f"call {short} by itself, and read the tensor that it was given",
             )
 
 
@@ -109,11 +137,12 @@ def _taker(call: ast.Call) -> str:
 
 
 RULE = Rule(
-    title="the result of a collective or a wrapper is discarded",
+    title="the result of a collective or a wrapper is discarded, or read where there is none",
     why=(
-        "Horovod's allreduce, Accelerate's gather and prepare, and DDP return a new object and do not "
-        "change their arguments. An asynchronous collective has not ended until its handle was waited for. "
-        "torch.cuda.device does nothing without `with`."
+        "torch's collectives change their arguments and return None. Horovod's allreduce, Accelerate's "
+        "gather and prepare, and DDP return a new object and do not change their arguments. An asynchronous "
+        "collective has not ended until its handle was waited for. torch.cuda.device does nothing without "
+        "`with`."
     ),
     find=_find,
 )

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
-from gpudiag.lint.program import Mistake, Program, argument, hides, is_constant
+from gpudiag.lint.program import Mistake, Program, argument, hides, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Loop
 from gpudiag.lint.training import batch_sampler_of, loaders_of, sampler_of, training_loaders
@@ -60,6 +60,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         if any(_is_iterable(program, value.node) for value in program.values.of(data)):
             message = "every rank reads all of the data: an IterableDataset is not split by itself"
             yield Mistake(loader, message, "", advice="take every world_size-th item, from the rank on")
+            continue
+        if any(_is_streamed(value.node) for value in program.values.of(data)):
+            message = "every rank reads all of the data: a stream is not split by itself"
+            advice = "give split_dataset_by_node(stream, rank=rank, world_size=world_size) to the loader"
+            yield Mistake(loader, message, "", advice=advice)
             continue
         shown = ast.unparse(data)
         if program.uses_horovod:
@@ -139,6 +144,11 @@ def _is_iterable(program: Program, owner: ast.AST | None) -> bool:
     """Whether a class is an IterableDataset itself, and of no other base that could split it."""
     bases = owner.bases if isinstance(owner, ast.ClassDef) else []
     return [program.names.qualify(base) for base in bases] == ["torch.utils.data.IterableDataset"]
+
+
+def _is_streamed(made: ast.AST | None) -> bool:
+    """Whether a data set of Hugging Face is a stream, for which there is no sampler."""
+    return is_constant(keyword(made, "streaming"), True) if made is not None else False
 
 
 def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:

@@ -27,7 +27,7 @@ _CHECKPOINT = (
     "deepspeed.zero.GatheredParameters",
 )
 _ACCELERATE = ("save_state", "load_state", "get_state_dict")
-_ENGINE = ("save_checkpoint", "load_checkpoint", "save_16bit_model", "backward", "step")
+_ENGINE = ("save_checkpoint", "load_checkpoint", "save_16bit_model")
 
 
 def _find(program: Program) -> Iterator[Mistake]:

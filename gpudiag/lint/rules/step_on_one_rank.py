@@ -13,6 +13,7 @@ _STEPPED = {
     "hvd_optimizer": "the optimizer",
     "scheduler": "the scheduler",
     "scaler": "the scaler",
+    "engine": "the engine",
 }
 
 _SENDS = r"\w*(?:broadcast|sync_)\w*"
@@ -20,7 +21,8 @@ _EXCHANGED = frozenset({"ddp", "fsdp1", "engine", "prepared", "scaler", "acceler
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.owner or not (program.ddp_steps or program.opens_group or program.uses_horovod):
+    shared = program.ddp_steps or program.opens_group or program.uses_horovod
+    if program.owner or not (shared or program.uses_deepspeed or program.uses_accelerate):
         return
     reported: set[ast.AST] = set()
     loads = program.methods.get("load_state_dict", []) if not program.mentions(_SENDS) else []
@@ -41,7 +43,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         what = (
             "the backward pass"
-            if call.func.attr == "backward" and program.ddp_steps
+            if call.func.attr == "backward"
             else "the model"
             if step in loads and _is_in_ddp(program, call.func.value)
             else _what(program, call.func.value)
@@ -86,7 +88,9 @@ def _comes_from_a_wrapped_model(program: Program, call: ast.Call) -> bool:
 
 
 def _what(program: Program, receiver: ast.expr) -> str | None:
-    kinds = program.values.kinds(receiver)
+    values = program.values.of(receiver)
+    held = [v.node if v.kind == "prepared" else receiver for v in values]
+    kinds = frozenset().union(*map(program.values.kinds, held))
     found = [word for kind, word in _STEPPED.items() if kind in kinds]
     return found[0] if found and kinds <= set(_STEPPED) else None
 

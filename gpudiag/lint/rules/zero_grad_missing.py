@@ -1,12 +1,13 @@
-"""Gradients that are added up over all steps."""
+"""Gradients that are added up over all steps, or set to zero before they are all there."""
 
 import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import behind
-from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import is_optimizer, repeats
+from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -17,6 +18,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     ):
         return
     yield from _find_lost(program)
+    yield from _find_early(program)
     if program.mentions(
         "zero_grad", "zero_grads?\\w*", "clear_grad\\w*", "autograd\\.grad", "functional_call", "grad_fn"
     ):
@@ -71,6 +73,33 @@ def _find_lost(program: Program) -> Iterator[Mistake]:
             )
 
 
+def _find_early(program: Program) -> Iterator[Mistake]:
+    """zero_grad before the backward pass under Accelerate's `accumulate`, which runs it in the last round."""
+    counts = [keyword(s.node, "gradient_accumulation_steps") for s in program.calls("accelerate.Accelerator")]
+    given = next((count for count in counts if count is not None), None)
+    if given is None or is_constant(given, 1):
+        return
+    for step in program.methods.get("zero_grad", []):
+        rounds = [
+            w for w in step.where.withs if getattr(getattr(w, "func", None), "attr", "") == "accumulate"
+        ]
+        values = program.values.of(step.receiver)
+        if not rounds or step.where.guards or any(value.kind != "prepared" for value in values):
+            continue
+        order = program.names.order
+        later = [b for b in program.backwards if b.where.withs[-1:] == step.where.withs[-1:]]
+        if later and all(order[b.node] > order[step.node] for b in later):
+            yield Mistake(
+                step.node,
+                "zero_grad runs in the last round of an accumulation, before its backward pass: the "
+                "gradients of the other rounds are lost",
+                "",
+                advice="call zero_grad after the optimizer's step",
+                severity=None if isinstance(given, ast.Constant) else Severity.NOTE,
+            )
+            return
+
+
 def _calls(statement: ast.AST | None, method: str) -> bool:
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and getattr(call.func, "attr", "") == method
@@ -93,10 +122,11 @@ def _clears_by_hand(program: Program) -> bool:
 
 
 RULE = Rule(
-    title="the gradients are never set to zero",
+    title="the gradients are never set to zero, or before they are used",
     why=(
         "backward() adds to the existing gradients. Without zero_grad each step follows the sum of all "
-        "gradients so far, and the loss soon grows."
+        "gradients so far, and the loss soon grows. A zero_grad between the backward passes and the step "
+        "takes away what they have added."
     ),
     find=_find,
 )
