@@ -17,6 +17,7 @@ class WaitedKind(StrEnum):
     RENDEZVOUS_UNREACHABLE = "rendezvous_unreachable"
     ENGINE_SILENT = "engine_silent"
     DISPATCH_SILENT = "dispatch_silent"
+    TASKS_SILENT = "tasks_silent"
     BUILD_LOCKED = "build_locked"
     NODE_LOST = "node_lost"  # a line names its address
 
@@ -52,6 +53,7 @@ SENTENCES = {
         "collective.dispatch_timed_out",
         "Ranks waited in DeepEP for data of other ranks that did not come",
     ),
+    WaitedKind.TASKS_SILENT: ("launch.jax_waited", "Processes of JAX waited for others that did not come"),
     WaitedKind.NODE_LOST: (
         "host.ray_node_lost",
         "{who} {are} lost to Ray: it went down, or the network to it is gone",
@@ -76,6 +78,7 @@ OF_RENDEZVOUS = {
 OF_NOBODY = {
     "engine.worker_silent": WaitedKind.ENGINE_SILENT,
     "collective.dispatch_timed_out": WaitedKind.DISPATCH_SILENT,
+    "launch.jax_waited": WaitedKind.TASKS_SILENT,
     "library.build_locked": WaitedKind.BUILD_LOCKED,
 }
 
