@@ -3,20 +3,21 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from gpudiag.checks.job.differences import Apart
 from gpudiag.checks.job.flight_records import judge_records
-from gpudiag.compat import StrEnum
 from gpudiag.explain.event import Event, Standing
 from gpudiag.explain.events import on_calendar
 from gpudiag.explain.identity import Identities, LogOfJob
-from gpudiag.explain.log import step_of
+from gpudiag.explain.progress import step_of
 from gpudiag.explain.rank_facts import Absence, Watchdog, short_host
+from gpudiag.explain.waited import OF_NOBODY, OF_RENDEZVOUS, Waited, WaitedKind
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import shorten_text
+from gpudiag.reference.failures import failures
 
 _FEW = 0.34  # of all ranks: more than that are not named as the odd ones
 # Collectives of NCCL to which all ranks give tensors of one size, as torch's watchdog names them.
@@ -26,83 +27,7 @@ _SAME_SIZE = frozenset(
 # Whose numbers count by pair, or mean nothing.
 _BETWEEN_TWO = frozenset(("SEND", "RECV", "COALESCED", "UNKNOWN"))
 _COLLECTIVE = re.compile(r"OpType=(\w+)")
-
-
-class WaitedKind(StrEnum):
-    """What was wrong with those that the others waited for."""
-
-    LATE = "late"  # they did not come to a collective, or were lost
-    OTHER_CALL = "other_call"  # they are in another collective, or gave it another size
-    UNDECIDED_CALL = "undecided_call"  # as many are in each of several: which is wrong is unknown
-    NEVER_CAME = "never_came"  # they did not join the rendezvous
-    # No line names the rank or the host.
-    NOT_ALL_CAME = "not_all_came"
-    RENDEZVOUS_UNREACHABLE = "rendezvous_unreachable"
-    ENGINE_SILENT = "engine_silent"
-    BUILD_LOCKED = "build_locked"
-
-
-# The topic and the sentence of a verdict on them.
-SENTENCES = {
-    WaitedKind.LATE: (
-        "collective.timed_out",
-        ("{who} {are} what the others waited for, or lost: it hung, or ended without an error"),
-    ),
-    WaitedKind.OTHER_CALL: (
-        "collective.mismatched",
-        "{who} called another collective than the others, or with another size",
-    ),
-    WaitedKind.UNDECIDED_CALL: (
-        "collective.mismatched",
-        (
-            "{who} called different collectives, or one with different sizes;"
-            " these logs do not show which of them is wrong"
-        ),
-    ),
-    WaitedKind.NEVER_CAME: ("rendezvous.missing_ranks", "{who} never joined the rendezvous"),
-    WaitedKind.NOT_ALL_CAME: ("rendezvous.missing_ranks", "Not all ranks joined the rendezvous"),
-    WaitedKind.RENDEZVOUS_UNREACHABLE: (
-        "rendezvous.unreachable",
-        "The host of the rendezvous could not be reached, or left",
-    ),
-    WaitedKind.ENGINE_SILENT: (
-        "engine.worker_silent",
-        "A worker of the engine did not answer: it hung, or ended without an error",
-    ),
-    WaitedKind.BUILD_LOCKED: (
-        "library.build_locked",
-        (
-            "The build of an extension waits for a lock file, and the process that"
-            " made the file does not release it"
-        ),
-    ),
-}
-# Ranks did not meet.
-NEVER_MET = (WaitedKind.NEVER_CAME, WaitedKind.NOT_ALL_CAME, WaitedKind.RENDEZVOUS_UNREACHABLE)
-_OF_RENDEZVOUS = {
-    "rendezvous.missing_ranks": (WaitedKind.NOT_ALL_CAME, "the launcher waited for other hosts"),
-    "rendezvous.unreachable": (
-        WaitedKind.RENDEZVOUS_UNREACHABLE,
-        "the host of the rendezvous did not answer",
-    ),
-}
-_OF_NOBODY = {
-    "engine.worker_silent": WaitedKind.ENGINE_SILENT,
-    "library.build_locked": WaitedKind.BUILD_LOCKED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Waited:
-    """Whom the others waited for, and how that is known."""
-
-    ranks: tuple[int, ...]
-    how: str
-    log: str
-    line: int
-    hosts: tuple[str, ...] = ()  # where no rank is known
-    kind: WaitedKind = WaitedKind.LATE
-    sides: tuple[str, ...] = ()  # of ranks that differ: who did what, and the line that shows it
+_LOST = "host.ray_node_lost"
 
 
 def find_waited(job: Identities, events: list[Event]) -> Waited | None:
@@ -510,17 +435,27 @@ def _by_lost_connections(job: Identities, events: list[Event]) -> Waited | None:
 def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
     """Somebody did not come to the rendezvous, and no line names them."""
     for event in events:
-        if event.topic in _OF_RENDEZVOUS:
-            kind, how = _OF_RENDEZVOUS[event.topic]
+        if event.topic in OF_RENDEZVOUS:
+            kind, how = OF_RENDEZVOUS[event.topic]
             return Waited((), f"{how}: `{shorten_text(event.text, 120)}`", event.log, event.line, kind=kind)
+    return None
+
+
+def _by_lost_node(job: Identities, events: list[Event]) -> Waited | None:
+    """The node that a line of a cluster's daemon names as lost."""
+    for event in events:
+        node = failures()[event.topic].values_in(event.excerpt).get("node") if event.topic == _LOST else None
+        if node is not None and event.standing is Standing.ABSENT:
+            how = f"`{shorten_text(event.text, 160)}`"
+            return Waited((), how, event.log, event.line, hosts=(event.host,), kind=WaitedKind.NODE_LOST)
     return None
 
 
 def _by_nobody(job: Identities, events: list[Event]) -> Waited | None:
     """Something was waited for in vain, and no line names the rank or host."""
     for event in events:
-        if event.topic in _OF_NOBODY and event.standing is Standing.ABSENT:
-            kind = _OF_NOBODY[event.topic]
+        if event.topic in OF_NOBODY and event.standing is Standing.ABSENT:
+            kind = OF_NOBODY[event.topic]
             return Waited((), f"`{event.text[:160]}`", event.log, event.line, kind=kind)
     return None
 
@@ -588,5 +523,6 @@ _FINDERS = (
     _by_silent_host,
     _by_lost_connections,
     _by_rendezvous,
+    _by_lost_node,
     _by_nobody,
 )

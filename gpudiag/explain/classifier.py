@@ -44,6 +44,8 @@ _PROGRESS_MARKS = (
     *(b"loss", b"Init COMPLETE", b"HTTP/", b"omplete", b"inished", b"samples/s", b"tokens/s", b"step"),
     *(b"epoch", b"Epoch"),
     *(b"Out of bounds values", b"fired up", b"unstuck"),
+    *(b"train_runtime", b"raining is done", b"raining done", b"Trainer.fit` stopped"),
+    *(b"exiting program after", b"inal validation metrics"),
 )
 _DIGITS = b"0123456789"
 _HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")

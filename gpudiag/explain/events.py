@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 
 from gpudiag.explain.event import NUMBERS, Event, Standing
 from gpudiag.explain.identity import Identities, LogOfJob
-from gpudiag.explain.lines import LogLine, Speaker
-from gpudiag.explain.log import WENT_ON, Found, LogFacts, Raised
+from gpudiag.explain.lines import LogLine, Speaker, cut_around
+from gpudiag.explain.log import Found, LogFacts, Raised
+from gpudiag.explain.progress import WENT_ON
 from gpudiag.explain.rank_facts import Exit, short_host
 from gpudiag.explain.unknown_lines import is_foreign
 from gpudiag.model.explanation import Role
@@ -39,7 +40,9 @@ _ECHO = re.compile(
     r"ExceptionGroup: .*\(\d+ sub-exception|(?:exited|crashed) with (?:exit )?code -?\d+|worker died|"
     r"[Bb]roken[Pp]ipe|^EOFError|Engine core initialization failed|terminated with (?:signal|exit code)|"
     r"interrupted by signal|ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|"
-    r"Node failure|unhandled system error|^_?queue\.(?:Empty|Full)\b"
+    r"Node failure|unhandled system error|^_?queue\.(?:Empty|Full)\b|"
+    r"[Ww]orker (?:returned (?:an )?error|failed to (?:start|initialize))|"
+    r"(?:at|after) (?:interpreter )?shutdown$|Python is likely shutting down"
 )
 # These are a rank's own failure where its own code raised them, as when it reads a file or calls a program.
 _ANYWHERE = re.compile(
@@ -55,13 +58,13 @@ _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
 # An exception that only reports how a program ended, or that holds another: a cause that another line names
 # counts before it.
 _OF_ANOTHER = re.compile(
-    r"\bTraceback:|EnforceNotMet: |Py4JJavaError: |root error\(s\) found|(?:exit(?:ed)?|failed|finished|"
-    r"returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?(?:exit |return |error )?(?:status|"
-    r"code)\b"
+    r"\bTraceback:|EnforceNotMet: |NIXL_ERR_[A-Z_]+$|Py4JJavaError: |root error\(s\) found|"
+    r"(?:exit(?:ed)?|failed|finished|returned|terminated|died)(?: with)? (?:an? |the )?(?:non-?zero )?"
+    r"(?:exit |return |error )?(?:status|code)\b"
 )
 _OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
 _UNKNOWN_TOPICS = ("nccl.warning", "nccl.unhandled")
-_WAITED_TOPICS = ("collective.timed_out", "engine.worker_silent")
+_WAITED_TOPICS = ("collective.timed_out", "collective.dispatch_timed_out", "engine.worker_silent")
 # An error whose own text reports that the program does without, or tries again.
 _GOES_ON = re.compile(
     r"\b(?:[Cc]ontinuing|[Rr]etrying|[Ww]ill (?:be )?retr(?:y|ied)|[Ff]alling back|[Nn]on-fatal|[Nn]ot fatal|"
@@ -128,6 +131,8 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             if shown.weak and went_on and found.count == shown.count:
                 continue
             standing = _standing(topic, found, log.facts, shown.last, shown.at, speaker)
+            if _does_without(found, log.facts):
+                standing = Standing.OUTLIVED
             if topic == "rank.killed" and _was_killed_by_its_server(log.facts, shown.number):
                 standing = Standing.ECHO
             rank = job.rank_of(log, speaker)
@@ -147,6 +152,18 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
                 )
             )  # fmt: skip
     return events
+
+
+def _does_without(found: Found, facts: LogFacts) -> bool:
+    """Whether each line of a failure shows that its program does without, and its log goes on after it."""
+    return (
+        found.weak
+        and found.failure is not None
+        and bool(found.failure.continues)
+        and found.last_at is not None
+        and facts.last_at is not None
+        and on_calendar(facts.last_at, found.last_at, found.last_at) - found.last_at >= _OUTLIVED
+    )
 
 
 def _was_killed_by_its_server(facts: LogFacts, number: int) -> bool:
@@ -325,6 +342,7 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             standing, "", shorten_text(line.body.strip(), 300), log.name, number, line.number, rank,
             job.host_of(log, line.speaker, rank), line.speaker.pod or log.place.pod,
             line.at, line.at is not None, log.attempt_at(line.number), quality=2,
+            quote=cut_around(line.body.strip(), ""),
         )
     ]  # fmt: skip
 
@@ -417,20 +435,33 @@ def _after_waiting(found: list[Event]) -> list[Event]:
 
     What a rank meets while it is taken down after a timeout is no reason for that timeout.
     """
-    waited: dict[tuple[int, int], int] = {}
+    waited: dict[tuple[int, int | None], int] = {}
+    absent: dict[tuple[int, str], int] = {}  # the first line of a wait, by log and topic
+    for event in found:
+        if event.standing is Standing.ABSENT:
+            key = (event.log_number, event.topic)
+            absent[key] = min(absent.get(key, event.line), event.line)
     for event in found:
         if event.rank is not None and event.topic in _WAITED_TOPICS and event.standing is Standing.ABSENT:
-            key = (event.log_number, event.rank)
-            waited[key] = min(waited.get(key, event.line), event.line)
+            of_rank = (event.log_number, event.rank)
+            waited[of_rank] = min(waited.get(of_rank, event.line), event.line)
     return [
         replace(event, standing=Standing.ECHO)
         if event.standing in (Standing.CAUSE, Standing.UNKNOWN)
-        and event.rank is not None
-        and waited.get((event.log_number, event.rank), event.line) < event.line
         and not event.is_driver
+        and (
+            waited.get((event.log_number, event.rank), event.line) < event.line
+            or _follows_from_wait(event, absent)
+        )
         else event
         for event in found
     ]
+
+
+def _follows_from_wait(event: Event, absent: dict[tuple[int, str], int]) -> bool:
+    """Whether an event is a consequence of a wait that its log reports before it."""
+    follows = failures()[event.topic].follows if event.topic in failures() else ()
+    return any(absent.get((event.log_number, topic), event.line) < event.line for topic in follows)
 
 
 def set_clocks(job: Identities, found: list[Event]) -> list[Event]:

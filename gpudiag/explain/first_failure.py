@@ -5,10 +5,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpudiag.explain.absence import NEVER_MET, Waited
 from gpudiag.explain.event import SKEW, Event, Standing
 from gpudiag.explain.identity import Identities
 from gpudiag.explain.lines import Level, read_level
+from gpudiag.explain.waited import NEVER_MET, Waited
 from gpudiag.reference.failures import ANY_CAUSE, failures
 
 _GUESSED = timedelta(seconds=120)  # the time of a line without one is that of a line before it

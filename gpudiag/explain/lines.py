@@ -34,7 +34,8 @@ _RANK_PREFIX = re.compile(
       # Ray, vLLM
     | \((?P<actor>\w[\w.:-]*(?:\([\w.:-]*\))?\ )?(?:actor\ |rank=(?P<worker>\d+)\ )?
       pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[^)]*))?\)
-    | (?P<host>(?!python)[a-z][a-z-]*\d[\w-]*|\d+\.\d+\.\d+\.\d+):(?=\ )      # pdsh
+      # pdsh; slurmstepd's own name has that of its node
+    | (?:slurmstepd-)?(?P<host>(?!python|slurmstepd-)[a-z][a-z-]*\d[\w-]*|\d+\.\d+\.\d+\.\d+):(?=\ )
     )\ ?""",
     re.VERBOSE,
 )
@@ -59,6 +60,7 @@ _OTHER_PREFIX = re.compile(
 # The last word is the year for times without one: a leap year; and 1903 for a time of the day alone.
 _TIMES = (
     (re.compile(r"(\d{4}[-/]\d\d[-/]\d\d)[T_ ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"), "%Y-%m-%d %H:%M:%S", ""),
+    (re.compile(r"\[(\d\d/\d\d/\d{4})-(\d\d:\d\d:\d\d)()\] \[TRT-LLM\]"), "%m/%d/%Y %H:%M:%S", ""),
     (re.compile(r"\b[IWEF](\d{3,4}) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?"), "%Y %m%d %H:%M:%S", "1904 "),
     (
         re.compile(r"\b[A-Z][a-z]{2} ([A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d) ((?:19|20)\d\d)()"),
@@ -85,9 +87,10 @@ _NCCL_SPEAKER = re.compile(
 )
 _TORCH_SPEAKER = re.compile(r"\[(?:PG [^\]]{0,40})?[Rr]ank[ :=]?(\d+)\]|\b[Rr]ank[=: ](\d+)[\])]")
 # SGLang, whose tensor-parallel rank is the rank where it names no other; Megatron's rerun state machine and
-# its NaN test.
+# its NaN test; TensorRT-LLM.
 _NAMED_SPEAKER = re.compile(
-    rf"^\[{_TIME} TP(\d+)(?: EP\d+)?\] |\w+Error: Rank (\d+)(?:: found |, node \S+, device )"
+    rf"^\[{_TIME} TP(\d+)(?: EP\d+)?\] |\w+Error: Rank (\d+)(?:: found |, node \S+, device )|"
+    r"\[TRT-LLM\] (?:\[E\] \[\w+\])?\[RANK (\d+)\]"
 )
 _POD_SPEAKER = re.compile(r"(?:^|\s)pod/([a-z0-9][\w.-]+)\s")  # kubectl get events
 _SYSLOG_SPEAKER = re.compile(
@@ -273,7 +276,7 @@ def _speaker(text: str, prefixes: dict[str, str]) -> Speaker:
     elif rank is None and (torch := _TORCH_SPEAKER.search(start)) is not None:
         rank = torch[1] or torch[2]
     elif rank is None and (named := _NAMED_SPEAKER.search(start)) is not None:
-        rank = named[1] or named[2]
+        rank = named[1] or named[2] or named[3]
     if not (prefixes or rank or host) and (of_pod := _POD_SPEAKER.search(text)) is not None:
         prefixes = {"pod": of_pod[1]}
     if not host and (syslog := _SYSLOG_SPEAKER.match(text)) is not None:

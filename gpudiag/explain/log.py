@@ -25,6 +25,7 @@ from gpudiag.explain.lines import (
     parse_lines,
     read_time,
 )
+from gpudiag.explain.progress import WENT_ON, reports_end, step_of, steps_in
 from gpudiag.explain.rank_facts import RankFacts
 from gpudiag.explain.topics import explain_failure, explain_xid
 from gpudiag.explain.unknown_lines import UnknownLines
@@ -36,7 +37,6 @@ from gpudiag.reference.failures import Failure
 from gpudiag.reference.xid import XidKind, xids
 
 CUT = "a traceback without its end"
-WENT_ON = 3  # lines of progress after a failure show that the run outlived it
 
 _NCCL_INFO = b" NCCL INFO "
 _LIBFABRIC = b"NET/OFI"
@@ -70,18 +70,6 @@ _HANDLED = re.compile(
     r"[Rr]ecovered|caught|reduc(?:ed|ing) (?:the )?batch|[Rr]econnect(?:ed|ing)|trying again|succeeded|"
     r"resum(?:ed|ing))\b"
 )
-_PROGRESS = re.compile(
-    r"""\bloss['"]?\s*[:=]?\s*-?\d|Init\ COMPLETE|HTTP/[\d.]+"\ 200|
-    (?:samples|tokens|images|steps)/s(?:ec)?\b|
-    (?:[Tt]raining|[Jj]ob|[Rr]un|[Aa]ll\ ranks|[Ee]poch)\ (?:\d+\ )?(?:has\ |is\ )?
-    (?:completed?|finished)\b|finished\ successfully|
-    [Aa]pplication\ startup\ complete|fired\ up\ and\ ready|Thread\ is\ unstuck|
-    \b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|global_step)\b[\s:=\[(]*\d+(?:\s*/\s*\d+)?[\])]?[\s,:|].*\d""",
-    re.VERBOSE,
-)
-_STEP = re.compile(
-    r"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|STEP|[Ii]ter(?:ation)?|[Bb]atch|[Ee]poch)s?\b[\s:=\[(#]*(\d+)"
-)
 _RANK_MARK = re.compile(
     rb"\[?(?:default|[Rr]ank|RANK)[ :=_]?(\d+)|^ {0,4}(\d{1,5}): |^\[pod/([^\]]+)\]|"
     rb"^\[(?:[\w.-]+@)?\d+,(\d+)\]"
@@ -105,12 +93,6 @@ _PEERS = re.compile(
 )
 _MAX_RANKS = 20_000
 _SAME_REPORT = 10  # lines from a failure's first, within which one that names a host or a reason is quoted
-_NO_PROGRESS = re.compile(r"^wandb:|\d%\|")  # a summary, or a bar that is drawn once more when a process ends
-_DONE = re.compile(
-    r"[Tt]raining (?:has |is )?(?:completed?|finished|done)\b|finished successfully|"
-    r"[Jj]ob (?:completed|finished)|Out of bounds values : 0 OK"
-)
-_DONE_BYTES = re.compile(_DONE.pattern.encode())
 _STEP_BYTES = 500  # of a line that may show progress
 _ERROR_LINE = re.compile(
     r"^\s*(?:[\[(][^\])]{1,60}[\])] )?(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|"
@@ -229,13 +211,13 @@ class LogFacts:
     def progress(self) -> list[LogLine]:
         """The last lines that show progress, taken apart when first asked for: few logs need them."""
         if self._steps is None:
-            self._steps = [line for number, raw in self.lately for line in _steps_in(number, raw)]
+            self._steps = [line for number, raw in self.lately for line in steps_in(number, raw)]
         return self._steps
 
     @property
     def last_step(self) -> LogLine | None:
         """The last line that shows progress."""
-        found = (line for number, raw in reversed(self.lately) for line in reversed(_steps_in(number, raw)))
+        found = (line for number, raw in reversed(self.lately) for line in reversed(steps_in(number, raw)))
         return next(found, None)
 
     def moved_after(self, number: int) -> bool:
@@ -267,20 +249,6 @@ class LogFacts:
         ):
             return len(steps) > WENT_ON  # others print what they had done
         return len(steps) >= WENT_ON or not steps
-
-
-def _steps_in(number: int, raw: bytes) -> list[LogLine]:
-    return [
-        line
-        for line in parse_lines(number, raw)
-        if _PROGRESS.search(line.body) and not _NO_PROGRESS.search(line.body)
-    ]
-
-
-def step_of(body: str) -> int | None:
-    """The number of the step that a line of progress names."""
-    match = _STEP.search(body)
-    return int(match[1]) if match else None
 
 
 def _is_later(line: LogLine, at: datetime | None) -> bool:
@@ -488,10 +456,7 @@ class _Reader:
         """What the whole log shows; `lately` are its last lines that may show progress."""
         self.facts.lately = tuple((number, raw[:_STEP_BYTES]) for number, raw in lately)
         for number, raw in self.facts.lately:
-            if _DONE_BYTES.search(raw) and any(
-                _DONE.search(line.body) and not _NO_PROGRESS.search(line.body)
-                for line in parse_lines(number, raw)
-            ):
+            if reports_end(raw):
                 self.facts.done_at = number
         for traceback in self.tracebacks.open.values():  # cut off
             traceback.text, traceback.raised_at = CUT, traceback.last_number or traceback.number
@@ -532,7 +497,9 @@ class _Reader:
             found = self.facts.found.get(failure.id)
             if found is None:
                 found = self.facts.found[failure.id] = Found(explain_failure(failure), failure.role, failure)
-            handled = level <= Level.WARNING and ended is None and _HANDLED.search(line.body) is not None
+            handled = failure.does_without(line.body) or (
+                level <= Level.WARNING and ended is None and _HANDLED.search(line.body) is not None
+            )
             found.add(
                 line,
                 failure.weak or handled,

@@ -1,9 +1,13 @@
-"""The verdict on logs that show no failure: what was noteworthy, what the run outlived, how far it came."""
+"""What logs show of a run that ended well: that nothing is wrong, or what failed after its end."""
+
+from dataclasses import replace
 
 from gpudiag.explain.absence import last_steps
 from gpudiag.explain.event import Event, Standing
+from gpudiag.explain.events import on_calendar
 from gpudiag.explain.first_failure import order_of
-from gpudiag.explain.identity import Identities
+from gpudiag.explain.identity import Identities, LogOfJob
+from gpudiag.explain.lines import parse_lines
 from gpudiag.explain.unknown_lines import MOST_UNKNOWN_LINES, is_foreign
 from gpudiag.model.explanation import Verdict, VerdictKind
 from gpudiag.model.number_ranges import count_of
@@ -101,3 +105,32 @@ def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
             f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver
         )[:8],
     )
+
+
+def after_the_end(job: Identities, events: list[Event], verdict: Verdict) -> Verdict:
+    """The verdict, with the line that shows that the training had ended before what it reports."""
+    if verdict.kind is VerdictKind.NOTHING:
+        return verdict
+    event = next((one for one in events if (one.log, one.line) == (verdict.log, verdict.line)), None)
+    for log in job.logs:
+        done = log.facts.done_at
+        if not done or log.facts.moved_after(done):
+            continue
+        is_before = (
+            done < verdict.line and log.attempt_at(done) == log.attempt_at(verdict.line)
+            if log.name == verdict.log
+            else event is not None and _is_done_before(log, event)
+        )
+        if is_before:
+            ended = f"The training had ended ({log.name}:{done}), and what failed came after it."
+            return replace(verdict, sentence=f"{ended} {verdict.sentence}")
+    return verdict
+
+
+def _is_done_before(log: LogOfJob, event: Event) -> bool:
+    """Whether another log reports the end of the run at an earlier time than that of the event."""
+    raw = next(raw for number, raw in log.facts.lately if number == log.facts.done_at)
+    ended = next((line.at for line in parse_lines(log.facts.done_at, raw) if line.at), None)
+    if ended is None or event.at is None or not event.is_exact:
+        return False
+    return on_calendar(ended, event.at, event.at) < event.at

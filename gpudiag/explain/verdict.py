@@ -5,15 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from gpudiag.explain.absence import (
-    SENTENCES,
-    Waited,
-    WaitedKind,
-    all_ranks,
-    find_other_line,
-    find_waited,
-    last_steps,
-)
+from gpudiag.explain.absence import all_ranks, find_other_line, find_waited, last_steps
 from gpudiag.explain.event import SKEW, Event, Standing
 from gpudiag.explain.events import ANY_YEAR, events_of
 from gpudiag.explain.first_failure import (
@@ -36,9 +28,10 @@ from gpudiag.explain.lines import Level, read_level
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.log_paths import parse_log_path
 from gpudiag.explain.meanings import meaning_of, remedy_of
-from gpudiag.explain.no_failure import judge_no_failure
+from gpudiag.explain.no_failure import after_the_end, judge_no_failure
 from gpudiag.explain.rank_facts import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
+from gpudiag.explain.waited import SENTENCES, Waited, WaitedKind
 from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
 from gpudiag.model.finding import Owner
 from gpudiag.model.number_ranges import name_ranks
@@ -66,6 +59,10 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
     """Who failed first, over all logs of a job."""
     job = identify(facts)
     events = events_of(job)
+    return after_the_end(job, events, _judge(job, events))
+
+
+def _judge(job: Identities, events: list[Event]) -> Verdict:
     candidates = [
         event
         for event in events

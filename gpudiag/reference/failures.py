@@ -15,6 +15,7 @@ Keys of an entry there:
                   the first one counts whose fields the line has
     weak          a warning that runs may outlive: counts only where the run does not go on after it
     at_info       counts on lines of the levels info and debug too
+    continues     expressions of lines after which their program goes on by itself, without what failed
     in_kernel_log the kernel writes it: looked for in the kernel log of a machine too
                   (reference/kernel_words.py)
     remedy        how to fix it; of what the kernel writes, with its steps marked as model/remedy.py describes
@@ -99,6 +100,11 @@ class Failure:
     source: str
     cuda_errors: tuple[int, ...] = ()
     details: tuple[str, ...] = ()
+    continues: tuple[str, ...] = ()  # expressions of lines after which the program does without
+
+    def does_without(self, line: str) -> bool:
+        """Whether the line shows that its program goes on by itself."""
+        return any(_compiled(expression).search(line) for expression in self.continues)
 
     def values_in(self, line: str) -> dict[str, str]:
         """The named groups of the pattern that the line matches: a node, a version, a count."""
@@ -151,6 +157,7 @@ def failures() -> dict[str, Failure]:
             source=entry["source"],
             cuda_errors=tuple(entry.get("cuda_errors", ())),
             details=tuple(entry.get("details", ())),
+            continues=tuple(entry.get("continues", ())),
         )
         for table in failure_tables()
         for entry in read_table(table)["failure"]
