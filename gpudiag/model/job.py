@@ -70,6 +70,8 @@ class Frame:
     tensors: tuple[tuple[str, TensorSeen], ...] = ()  # by variable
     group: GroupSeen | None = None  # of a call of torch.distributed
     polls: str = ""  # the loop around the line that does nothing but ask and wait: `while True (line 32)`
+    # Until a call of torch.distributed gives up: its `timeout`, from memory; None where it has none.
+    timeout_seconds: float | None = None
     mark: str = (
         ""  # of its variables' addresses, where it is the user's: another one where it ran between two looks
     )
@@ -90,6 +92,7 @@ class Awaited:
     kind: str
     name: str  # the path, `10.0.0.2:443`, `pid 12 (sleep 100)`
     detail: str = ""  # the file system, who holds the lock, who is at the other end
+    holders: tuple[int, ...] = ()  # the processes that hold the lock, where they are known
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,7 @@ def judge_missing(job: Job, alive: Sequence[Position], waiters: Waiters, limits:
     long = min(youngest, max(waited, youngest - _STARTS_SECONDS)) >= limits.absent
     message = (
         f"{_describe_missing(job, missing, here=here)}; {_describe_waiters(joining, waiters)}{_since(waited)}"
+        f"{_describe_timeout(joining, waited)}"
     )
     if not long:
         message += f"; after {limits.absent:g} s without a new rank it is called a hang"
@@ -121,6 +122,18 @@ def judge_missing(job: Job, alive: Sequence[Position], waiters: Waiters, limits:
     subject = about_ranks(missing, job.host_of(missing[0])) if here else HostSubject(job.host)
     kind = kinds.NEVER_JOINED if long else kinds.NOT_YET
     return [kind.finding(subject, message, *facts, remedy=_remedy(job, missing, here=here))]
+
+
+def _describe_timeout(joining: Sequence[Position], waited: float) -> str:
+    """`; it gives up after 30 min (the process group's timeout), 28 min from now`; empty if not read."""
+    frames = (frame for one in joining for frame in one.call.library)
+    known = [frame.timeout_seconds for frame in frames if frame.timeout_seconds is not None]
+    if not known:
+        return ""
+    who = "it gives" if len(joining) == 1 else "they give"
+    seconds = min(known)  # the first that gives up ends the wait of all
+    left = f", {describe_seconds(seconds - waited)} from now" if seconds > waited else ""
+    return f"; {who} up after {describe_seconds(seconds)} (the process group's timeout){left}"
 
 
 def _describe_missing(job: Job, missing: Sequence[int], *, here: bool) -> str:

@@ -107,6 +107,7 @@ class Position:
     polls: bool = False  # it only asks again and again whether something has come
     # Batches that it has had and training steps that it has begun; None where it does not count them itself.
     counts: tuple[int, int] | None = None
+    behind: int | None = None  # the pid of the rank at whose lock it waits, where that one is why
     throttle: Throttle | None = None  # of one that works: what its control group's quota takes from it
 
     @property
@@ -300,7 +301,9 @@ def _kind(main: ThreadLook, call: Call, job: Job, gpu_wait: GpuWait | None = Non
     if (native := find_native_wait(main.native)) is not None and native.awaited == RANKS:
         return RANKS, "waits in NCCL"
     if call.awaited == COMPILER:
-        return COMPILER, "compiles"
+        is_lock = main.syscall in FILE_LOCKS or (awaited is not None and awaited.kind == "lock file")
+        locked = _kind_by_kernel(main, call, "", job) if is_lock else None
+        return (COMPILER, "compiles") if locked is None else (LOCK, f"{locked[1]}, to compile")
     if call.awaited == GPU and not main.native:
         return GPU, "waits for its GPU"
     text = call.own.text if call.own is not None and not call.library else ""

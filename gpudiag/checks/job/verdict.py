@@ -6,6 +6,7 @@ from dataclasses import replace
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
 from gpudiag.checks.job.apart import judge_waiters
+from gpudiag.checks.job.bystanders import judge_bystanders
 from gpudiag.checks.job.differences import Apart, Difference
 from gpudiag.checks.job.facts import facts_of, remedy_of, subject_of
 from gpudiag.checks.job.gpu_stalls import judge_gpu_stall
@@ -21,6 +22,7 @@ from gpudiag.checks.job.groups import (
 )
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.library_evidence import LibraryEvidence, add_library_evidence, judge_libraries
+from gpudiag.checks.job.locks import follow_locks, with_holders
 from gpudiag.checks.job.missing_ranks import (
     absent_ranks,
     describe_absence,
@@ -58,7 +60,7 @@ _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     """What the looks at a job show; each rank has at least one look, and two where movement is to be seen."""
     limits = limits or HangLimits()
-    positions = mark_work_waits(find_positions(job), job)
+    positions = mark_work_waits(follow_locks(find_positions(job)), job)
     alive = tuple(one for one in positions if one.kind != at.GONE)
     libraries = judge_libraries(job)
     shared = judge_shared_groups(job, tuple(find_position(rank, job) for rank in job.ranks), limits)
@@ -75,7 +77,11 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     if served is None and not findings and not unseen and alive and not _anything_moves(positions, libraries):
         findings = _judge_nothing_moves(job, alive)
     if served is None and not findings and not unseen:
-        findings = _judge_long_waits(job, positions, limits, libraries) or _judge_slow_calls(job, positions)
+        findings = (
+            _judge_long_waits(job, positions, limits, libraries)
+            or _judge_slow_calls(job, positions)
+            or judge_bystanders(job, positions, limits)
+        )
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
     if (unseen or (not alive and not findings)) and outcome in (Outcome.PASS, Outcome.WARN):
@@ -229,7 +235,9 @@ def _judge(
     found = _judge_absent(job, absent, alive, waiters, limits)
     if waiters.positions:
         awaited = awaited_ranks(waiters)
-        concerned = [one for one in others if awaited is None or one.rank is None or one.rank in awaited]
+        concerned = with_holders(
+            [one for one in others if awaited is None or one.rank is None or one.rank in awaited], others
+        )
         blamed = _judge_others(job, concerned, waiters, limits)
         found += blamed
         unconcerned = [one for one in others if one not in concerned]
@@ -443,7 +451,7 @@ def _judge_without_waiters(
         return found
     if found := judge_pollers(job, alive, limits):
         return found
-    for group in group_alike(one for one in alive if one.kind != at.WORK):
+    for group in group_alike(one for one in alive if one.kind != at.WORK and one.behind is None):
         known = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
         since = group.since_seconds
         idle = min(limits.idle, max(_idle_limit(one, limits) for one in group.positions))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from gpudiag.linux.proc import read_stat
 from gpudiag.model.job import Frame, GroupSeen, TensorSeen
 from gpudiag.model.untrusted_text import escape_controls, mask_text, names_secret
-from gpudiag.probe.job.memory import Memory, read_group, read_tensor
+from gpudiag.probe.job.memory import Memory, read_group, read_tensor, read_timedelta
 from gpudiag.probe.job.poll_loops import find_poll_loop
 from gpudiag.probe.job.py_spy import RawFrame, Variable
 from gpudiag.reference.waits import is_library
@@ -20,6 +20,7 @@ _MOST_VARIABLES = 24
 _MOST_TENSORS = 6
 _VALUE_CHARACTERS = 120
 _TENSORS = ("<Tensor at ", "<Parameter at ")
+_TIMEDELTA = "<datetime.timedelta at "
 _PLAIN = frozenset("0123456789-+.e")
 _SOURCE_BYTES = 4 << 20
 _TEXT_CHARACTERS = 160
@@ -77,6 +78,7 @@ def _describe(memory: Memory | None, raw: RawFrame) -> Frame:
         return Frame(raw.file, raw.function, raw.line)
     tensors: list[tuple[str, TensorSeen]] = []
     group: GroupSeen | None = None
+    timeout_seconds: float | None = None
     for one in raw.variables if memory is not None else ():
         assert memory is not None  # noqa: S101 - for the type checker
         if one.value.startswith(_TENSORS) and len(tensors) < _MOST_TENSORS and one.name != "self":
@@ -85,6 +87,8 @@ def _describe(memory: Memory | None, raw: RawFrame) -> Frame:
                 tensors.append((one.name, tensor))
         elif of_torch and group is None and ".ProcessGroup at " in one.value:
             group = read_group(memory, one.address)
+        elif of_torch and one.name == "timeout" and one.value.startswith(_TIMEDELTA):
+            timeout_seconds = read_timedelta(memory, one.address)
     plain = [(one.name, value) for one in raw.variables if (value := _plain(one)) is not None]
     return Frame(
         raw.file,
@@ -93,6 +97,7 @@ def _describe(memory: Memory | None, raw: RawFrame) -> Frame:
         variables=tuple(plain[:_MOST_VARIABLES]),
         tensors=tuple(tensors),
         group=group,
+        timeout_seconds=timeout_seconds,
         mark="" if of_torch else mark_of((raw,)),
     )
 

@@ -132,9 +132,8 @@ def _describe(pid: int, path: str, *, keeps_open: bool) -> Awaited:
     shown = escape_controls(mask_text(path))
     holders = find_lock_holders(f"/proc/{pid}/root{path}", pid)
     if holders:
-        return Awaited(
-            "lock file", shown, f"held by {', '.join(describe_process(one) for one in holders[:2])}"
-        )
+        held = f"held by {', '.join(describe_process(one) for one in holders[:2])}"
+        return Awaited("lock file", shown, held, tuple(holders))
     openers = [one for one in _who_has_open(seen.st_dev, seen.st_ino) if one != pid]
     if openers:
         return Awaited("lock file", shown, f"{describe_process(openers[0])} has it open")

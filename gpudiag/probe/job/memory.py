@@ -22,6 +22,7 @@ _GROUP_BYTES = 512
 _BACKEND_BYTES = 640
 _OPTIONS_WORDS = 40
 _MAX_RANKS = 1 << 20
+_MOST_DAYS = 999_999_999  # of a timedelta
 _MAX_NAME_BYTES = 64
 _FEWEST_CALLS = 3  # smaller numbers are flags as often as counts
 
@@ -92,6 +93,21 @@ def _find_sizes(memory: Memory, data: bytes) -> TensorSeen | None:
         if len(sizes) == dimensions and min(*sizes, 1, 1) >= 0 and math.prod(sizes) == elements:
             return TensorSeen(sizes, _DTYPES[number])
     return None
+
+
+def read_timedelta(memory: Memory, address: int) -> float | None:
+    """The seconds of a `datetime.timedelta` at an address; None where nothing there is one.
+
+    Behind the header and the hash lie days, seconds and microseconds, 32 bits each (CPython's datetime.h,
+    3.10 to 3.14).
+    """
+    data = memory.read(address, 36)
+    if len(data) < 36:
+        return None
+    days, seconds, microseconds = struct.unpack_from("3i", data, 24)
+    if not (0 <= days <= _MOST_DAYS and 0 <= seconds < 86400 and 0 <= microseconds < 1_000_000):
+        return None
+    return float(days * 86400 + seconds + microseconds / 1e6)
 
 
 def read_group(memory: Memory, address: int) -> GroupSeen | None:

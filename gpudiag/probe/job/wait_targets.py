@@ -214,7 +214,7 @@ def _file_lock(pid: int, number: int) -> Awaited:
     path = os.readlink(f"/proc/{pid}/fd/{number}")
     holders = find_lock_holders(f"/proc/{pid}/fd/{number}", pid)
     held = ", ".join(describe_process(holder) for holder in holders[:2])
-    return Awaited("lock", escape_controls(path), f"held by {held}" if held else "")
+    return Awaited("lock", escape_controls(path), f"held by {held}" if held else "", tuple(holders))
 
 
 def find_lock_holders(path: str, but_pid: int = 0) -> list[int]:

@@ -77,6 +77,20 @@ def test_a_rank_that_may_still_come_is_told_and_not_accused() -> None:
     assert "after 30 s" in verdict.headline
 
 
+def test_the_others_of_a_rank_that_never_came_are_shown_with_the_time_until_they_give_up() -> None:
+    def with_timeout(main: ThreadLook) -> ThreadLook:
+        frames = (
+            replace(one, timeout_seconds=1800.0) if one.function == "init_process_group" else one
+            for one in main.frames
+        )
+        return replace(main, last_ran_seconds_ago=61.0, frames=tuple(frames))
+
+    job = recorded("polls/missing_rank")
+    headline = judge_job(_with_main(job, with_timeout)).headline
+    assert "they give up after 30 min (the process group's timeout), 29 min from now" in headline
+    assert "give up" not in judge_job(job).headline  # where it was not read
+
+
 def waits(agent: AgentSeen, **changes: Any) -> Job:
     """The recorded job of one torchrun that waits for another, with these changes to it."""
     return replace(recorded("polls/missing_node"), agent=replace(agent, **changes))
