@@ -104,7 +104,9 @@ class StoreAside:
 
     def _exchange(self, line: bytes) -> bytes | None:
         """The line that answers; None where the process has ended. Raises StoreError: it is late."""
-        if self._program is None or self._program.is_reaped():
+        if self._program is not None and self._program.is_reaped():
+            self.close()
+        if self._program is None:
             self._program = self._start()
         program, answer = self._program, bytearray()
         ready = select.poll()  # not select: a service has more than 1,024 descriptors

@@ -107,7 +107,7 @@ class Position:
     polls: bool = False  # it only asks again and again whether something has come
     # Batches that it has had and training steps that it has begun; None where it does not count them itself.
     counts: tuple[int, int] | None = None
-    behind: int | None = None  # the pid of the rank at whose lock it waits, where that one is why
+    behind: RankSeen | None = None  # the rank at whose lock it waits, where that one is why
     throttle: Throttle | None = None  # of one that works: what its control group's quota takes from it
 
     @property

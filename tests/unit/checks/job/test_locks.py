@@ -38,6 +38,13 @@ def test_of_ranks_behind_a_lock_the_one_that_holds_it_is_to_blame() -> None:
     assert place.words.endswith("/lock (held by rank 2, pid 4381)")
 
 
+def test_a_process_of_another_machine_with_the_number_of_the_holder_does_not_hold_the_lock() -> None:
+    job = recorded("locks/chain_ok")
+    ranks = (replace(one, host="n2" if one.rank == 2 else "n1") for one in job.ranks)
+    verdict = judge_job(replace(job, ranks=tuple(ranks)))
+    assert [(one.code, getattr(one.subject, "rank", None)) for one in verdict.findings] == [("hang.lock", 1)]
+
+
 def test_a_rank_behind_a_lock_of_one_that_moves_is_no_hang() -> None:
     assert judged("chain_ok").outcome is Outcome.PASS
 
