@@ -1,6 +1,6 @@
 # make run    the main job on this machine: the inventory, a verified all-reduce, the verdict; without a GPU (the bare
 #             command has no verdict: 3) on the CPU, which it then asks for by name
-# make test   the test suite: of the tests marked `sliced` one in twelve, others at each commit; `make test-all` runs all of it
+# make test   the test suite: of the tests marked `sliced` one in ten, others at each commit; `make test-all` runs all of it
 # make quick  the most useful tests within a minute: lint, the rules of the house, unit tests of nouns, probes, checks, ranks, reports
 # make test-check  what a new check or code needs (CONTRIBUTING.md); make test-reading, make test-collective: a new one of these
 # make pages  every page and schema that a program writes
@@ -36,7 +36,7 @@ run: $(VENV)/.installed-torch
 # Three lanes at once: what starts ranks, what waits for other processes most of the time, and what computes, with what
 # those leave of the processors.
 WAITING := tests/api tests/browser tests/cli tests/contract tests/ranks tests/stand_in
-SLICE ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)/12
+SLICE ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)/10
 
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs 3 --keep-going --output-sync=recurse test-ranks test-waiting test-computing
