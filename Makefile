@@ -51,7 +51,7 @@ test-waiting: $(VENV)/.installed-dev
 	$(PYTEST) -m "not ranks" --slice $(SLICE) -n 3 --dist worksteal $(WAITING)
 
 test-computing: $(VENV)/.installed-dev
-	nice -n 2 $(PYTEST) -m "not ranks" --slice $(SLICE) -n 3 --dist worksteal $(addprefix --ignore=,$(WAITING))
+	nice -n 2 $(PYTEST) -m "not ranks" --slice $(SLICE) -n 4 --dist worksteal $(addprefix --ignore=,$(WAITING))
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/ruff check -q .
