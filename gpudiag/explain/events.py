@@ -26,7 +26,15 @@ _ANY_DAY, ANY_YEAR = 1903, 1904  # years of times that name none
 _ENDED_LINES = 5  # from the end of a log, within which an error may be why it ends
 _LAST_ERROR = 4  # lines after an exception of NCCL, in which its `Last error:` stands
 _JUST_BEFORE = 20  # lines before a launcher's first report, within which an error may be what it reports
-_SIGNALS = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV"}
+# Signals that end a rank, and what they are reported as.
+_SIGNALS = {
+    -4: ("SIGILL", "library.processor_too_old"),
+    -6: ("SIGABRT", "rank.crashed"),
+    -7: ("SIGBUS", "rank.bus_error"),
+    -8: ("SIGFPE", "rank.crashed"),
+    -9: ("SIGKILL", "rank.killed"),
+    -11: ("SIGSEGV", "rank.crashed"),
+}
 # Exceptions that only report that another process has gone, or that a wait for it timed out.
 _ECHO = re.compile(
     r"[Cc]onnection (?:was )?(?:closed|reset|aborted|refused)|Broken pipe|remote process exited|"
@@ -363,7 +371,7 @@ def _exits(job: Identities, found: list[Event]) -> list[Event]:
     exits: dict[int | tuple[str, int | None], Event] = {}
     for number, log in enumerate(job.logs):
         shown = log.facts.of_ranks
-        for gone in shown.exits:
+        for gone in map(_by_signal, shown.exits):
             if gone.code in (None, 0, -15, 143, -2) or (gone.pid in shown.stopped_pids and gone.code == -9):
                 continue
             rank = _rank_of_exit(job, log, gone)
@@ -382,19 +390,17 @@ def _exits(job: Identities, found: list[Event]) -> list[Event]:
     return list(exits.values())
 
 
+def _by_signal(gone: Exit) -> Exit:
+    """The end with its signal below 0, also where a shell or a container reports it as 128 and its number."""
+    signalled = gone.code is not None and 128 - gone.code in _SIGNALS
+    return replace(gone, code=128 - (gone.code or 0)) if signalled else gone
+
+
 def _exit(job: Identities, log: LogOfJob, number: int, gone: Exit, rank: int | None) -> Event:
     code = gone.code or 0
-    signal = _SIGNALS.get(code, f"signal {-code}" if code < 0 else "")
+    signal, topic = _SIGNALS.get(code, (f"signal {-code}" if code < 0 else "", ""))
     words = f"ended by {signal}" if signal else f"ended with exit status {code}"
     host = gone.host or (job.hosts.get(rank, "") if rank is not None else "") or log.host
-    topic = {
-        -9: "rank.killed",
-        -11: "rank.crashed",
-        -6: "rank.crashed",
-        -7: "rank.bus_error",
-        -4: "library.processor_too_old",
-        -8: "rank.crashed",
-    }.get(code, "")
     return Event(
         Standing.ENDED, topic, gone.text or words, log.name, number, gone.line, rank, host, gone.pod,
         gone.at, True, log.attempt_at(gone.line), quality=0 if code < 0 else 2, code=code,
