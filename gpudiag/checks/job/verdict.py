@@ -27,10 +27,9 @@ from gpudiag.checks.job.missing_ranks import (
     absent_ranks,
     describe_absence,
     expected_ranks,
-    is_first_meeting,
     judge_missing,
 )
-from gpudiag.checks.job.movement import wakes_in
+from gpudiag.checks.job.patience import NEVER_TIMED, judge_awaited, kind_of_gone
 from gpudiag.checks.job.pollers import judge_pollers
 from gpudiag.checks.job.position import Position, find_position, find_positions
 from gpudiag.checks.job.rendezvous import judge_agent
@@ -40,7 +39,6 @@ from gpudiag.checks.job.shorter_data import judge_shorter_data
 from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.job.ways import find_except
-from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
 from gpudiag.model.job import REMOVABLE, Job, JobVerdict, RankSeen
@@ -49,12 +47,9 @@ from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.stacks import own_frames
 from gpudiag.reference.waits import COMPILER, GPU, RANKS
 
-# What a loader's worker may well do between two batches.
-_MAY_BE_SLOW = frozenset((at.SLEEP, at.NETWORK, at.DATABASE))
 # What a main thread does where it waits for no file, lock or server of its own: for other ranks, for its GPU,
 # or for nothing.
 _NO_WAIT_OF_ITS_OWN = frozenset((RANKS, GPU, at.PYTHON, at.EVALUATION, at.SLEEP))
-_NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 
 
 def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
@@ -281,7 +276,7 @@ def _judge_absent(
     """
     if not absent or not alive or any(one.moves for one in alive if not one.waits_for_ranks):
         return []
-    kind = _kind_of_gone(waiters.since_seconds if waiters.positions else _stood_seconds(alive), limits)
+    kind = kind_of_gone(waiters.since_seconds if waiters.positions else _stood_seconds(alive), limits)
     if kind is None:
         return []
     host = job.host_of(absent[0])
@@ -296,23 +291,13 @@ def _stood_seconds(alive: Sequence[Position]) -> float:
     return min((one.since_seconds or 0.0 for one in alive), default=0.0)
 
 
-def _kind_of_gone(stood: float | None, limits: HangLimits) -> FindingKind | None:
-    """The kind of finding for a rank that has ended, by how long the others have stood still since.
-
-    It is None where that is no news: ranks of a job that ends go one after the other.
-    """
-    if stood is None or stood >= limits.still:
-        return kinds.GONE
-    return kinds.NOT_YET if stood >= limits.news else None
-
-
 def _judge_others(
     job: Job, others: Sequence[Position], waiters: Waiters, limits: HangLimits
 ) -> list[Finding]:
     """Findings for the ranks that others wait for: each group of them by what it does."""
     found = []
     for group in group_alike(others):
-        judged = _kind_of(group, waiters, limits)
+        judged = judge_awaited(group, waiters, limits)
         if judged is None:
             continue
         kind, why = judged
@@ -340,103 +325,6 @@ def _not_in(group: Group, waiters: Waiters) -> str:
         f" {is_are(waiters.positions, 'waits')} in{waiters.since}: {pronoun}"
         f" {is_are(group.positions, head.words)}{line}{loop}{inner}"
     )
-
-
-def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[FindingKind, str] | None:
-    """The kind of finding for ranks that others wait for, and the limit that is passed.
-
-    It is None where it is no news.
-    """
-    head, since = group.head, waiters.since_seconds
-    waited = since or 0.0
-    if head.kind == at.GONE:
-        gone = _kind_of_gone(since, limits)
-        return None if gone is None else (gone, "")
-    if head.kind in _NEVER_TIMED:
-        return kinds.OF_POSITION[head.kind], ""
-    works = all(one.moves or one.busy for one in group.positions)
-    spin = any(one.busy for one in waiters.positions)  # since when, only looks show
-    if not works and head.kind in kinds.OF_POSITION and head.kind != GPU:
-        # That they wait now, and stood still between the looks, is seen; a thread of backward passes shows
-        # how long.
-        still = _longest(group, waiters.at_most_seconds if waited >= limits.news else since)
-        if (head.on_disk or head.inner_kind in _MAY_BE_SLOW) and still < limits.disk:
-            who = "a disk may be busy" if head.on_disk else "a loader may be slow"
-            if head.kind == COMPILER:
-                who = "its processes may wait for a server"
-            limit = f"; {who}: after {limits.disk:g} s it is called a hang"
-            return None if waited < limits.alone else (kinds.NOT_YET, limit)
-        if head.kind == at.SLEEP and is_first_meeting(waiters) and still < limits.absent:
-            limit = f"; ranks may still be starting: after {limits.absent:g} s it is called a hang"
-            return None if still < limits.still else (kinds.NOT_YET, limit)
-        tries = head.kind == at.SLEEP and bool(find_except(own_frames(head.frames)))
-        if tries and waited < limits.alone and not spin:
-            limit = (
-                f"; it may try again: once the others have waited for {limits.alone:g} s it is called a hang"
-            )
-            return None if still < limits.still else (kinds.NOT_YET, limit)
-        # Of one that tries again, or sleeps in a loop, the end of this sleep shows nothing.
-        once = head.kind == at.SLEEP and not (tries or head.in_loop)
-        wakes = _wakes_in(group) if once else None
-        if wakes is not None and wakes <= limits.nap and since is not None and since < limits.idle:
-            limit = (
-                f"; it wakes up in {describe_seconds(wakes)}: once the others have waited for"
-                f" {limits.idle:g} s it is called a hang"
-            )
-            return None if still < limits.still else (kinds.NOT_YET, limit)
-        if still >= limits.still:
-            ends = "" if wakes is None else f"; it wakes up in {describe_seconds(wakes)}"
-            return kinds.OF_POSITION[head.kind], ends
-        if still < limits.news and waited < limits.still:
-            return None
-        return (
-            kinds.NOT_YET,
-            f"; it has not moved for {still:.1f} s, which is less than {limits.still:g} s",
-        )
-    throttle = head.throttle
-    if throttle is not None and works and ((head.moves and not head.in_loop) or waited < limits.work):
-        return None if waited < limits.news and not spin else (kinds.THROTTLED, f"; {throttle.words}")
-    is_endless = head.in_loop and not (head.polls and head.moves)
-    if is_endless and waited >= limits.loop:
-        return kinds.LOOP, ""
-    if is_endless:
-        return kinds.NOT_YET, f"; the others have waited for less than {limits.loop:g} s"
-    sign = "it moves" if head.moves else "it takes processor time, and nothing else of it moves"
-    if waited >= limits.work:
-        return (
-            kinds.WORKS_LONG,
-            f"; {sign}, and the others have waited for more than {limits.work:g} s ({limits.work_flag})",
-        )
-    # One of which only processor time moves may hang, and is reported at once.
-    reported_after = limits.still if spin else limits.alone
-    if waited >= reported_after or not head.moves:
-        return (
-            kinds.WORKS_ALONE,
-            f"; {sign}, and after {limits.work:g} s ({limits.work_flag}) it is called a hang",
-        )
-    return None
-
-
-def _wakes_in(group: Group) -> float | None:
-    """Seconds until the last of these ranks wakes up.
-
-    It is None where one sleeps again and again, or without a known end.
-    """
-    ends = [wakes_in(one.seen.looks) for one in group.positions]
-    return None if None in ends else max(end for end in ends if end is not None)
-
-
-def _longest(group: Group, waited: float | None) -> float:
-    """For how long ranks have stood still at least while others waited for them.
-
-    A rank that waits for a worker or a queue wakes up now and then to look: then what it waits for shows it.
-    """
-    head = group.head
-    known = [one for one in (group.since_seconds, head.inner_since_seconds) if one is not None]
-    own = max(known) if known else None
-    if own is None or waited is None:
-        return own or waited or 0.0
-    return min(own, waited)
 
 
 def _judge_without_waiters(
@@ -481,7 +369,7 @@ def _judge_held(job: Job, positions: Sequence[Position]) -> list[Finding]:
     return [
         kinds.OF_POSITION[group.head.kind].finding(subject_of(group, job), describe(group), *facts_of(group))
         for group in group_alike(positions)
-        if group.head.kind in _NEVER_TIMED
+        if group.head.kind in NEVER_TIMED
     ]
 
 
@@ -489,7 +377,7 @@ def _judge_gone(
     job: Job, positions: Sequence[Position], stood: float | None, limits: HangLimits
 ) -> list[Finding]:
     """Findings for the ranks among them that have ended, while the others stood still for that long."""
-    kind = _kind_of_gone(stood, limits)
+    kind = kind_of_gone(stood, limits)
     if kind is None:
         return []
     return [
