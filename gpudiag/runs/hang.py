@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from time import monotonic, sleep
 
+from gpudiag.checks.job.activity import EXITING, LOADER, LOCK, PYTHON
 from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.position import EXITING, LOADER, LOCK, PYTHON
 from gpudiag.checks.job.verdict import is_decided, judge_job, needs_c_functions
 from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError

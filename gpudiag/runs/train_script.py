@@ -13,7 +13,7 @@ from pathlib import Path
 from gpudiag.checks.ranks.collective import judge_injection
 from gpudiag.checks.training.script import judge_script
 from gpudiag.checks.training.script_hang import ScriptLimits, describe_wait, judge_hang, judge_late
-from gpudiag.checks.training.script_positions import find_positions, waits
+from gpudiag.checks.training.script_positions import positions_by_reports, waits
 from gpudiag.checks.training.script_proof import judge_proof
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, encode
@@ -106,7 +106,7 @@ class ScriptWatch:
 
     def _note_still(self, rank: int, look: OwnLook) -> None:
         self.still[rank] = look
-        (one,) = find_positions({rank: look}, {}, {}, {rank: ""}, 0.0)
+        (one,) = positions_by_reports({rank: look}, {}, {}, {rank: ""}, 0.0)
         (self.waiting.add if waits(one) else self.waiting.discard)(rank)
 
     def is_over(self) -> bool:
@@ -146,7 +146,7 @@ class ScriptWatch:
         self._described = self._reports, unknown
         working = self.working | {rank: moving_at(rank) for rank in unknown}
         hosts = dict.fromkeys(range(self.world_size), "")
-        positions = find_positions(self.still, working, {}, hosts, 0.0)
+        positions = positions_by_reports(self.still, working, {}, hosts, 0.0)
         places = tuple((one.rank, one.where) for one in positions if one.rank in others)
         if places == self._announced:
             return

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from gpudiag.checks.job import activity as at
 from gpudiag.checks.job import kinds
-from gpudiag.checks.job import position as at
 from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, peer_of, peers_of
 from gpudiag.checks.job.groups_made import judge_groups_made

@@ -6,12 +6,13 @@ sleep, or that waits for a connection or a thread may be there for what others s
 
 from collections.abc import Sequence
 
+from gpudiag.checks.job import activity as at
 from gpudiag.checks.job import kinds
-from gpudiag.checks.job import position as at
+from gpudiag.checks.job.activity import FILE_LOCKS
 from gpudiag.checks.job.facts import facts_of, remedy_of, subject_of
 from gpudiag.checks.job.groups import Group, describe, describe_seconds, group_alike
 from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.position import FILE_LOCKS, Position
+from gpudiag.checks.job.position import Position
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import Job
 from gpudiag.reference.waits import COMPILER

@@ -1,8 +1,8 @@
 """What proves a finding about ranks of a running job: lines, system calls, times, variables."""
 
+from gpudiag.checks.job.activity import describe_line
 from gpudiag.checks.job.gpu_use import describe_use
 from gpudiag.checks.job.groups import Group
-from gpudiag.checks.job.position import describe_line
 from gpudiag.model.evidence import Evidence, Subject, about_ranks
 from gpudiag.model.job import REMOVABLE, Job
 from gpudiag.model.script import OWN_STACKS

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpudiag.checks.job.position import FOR_RANKS, Position, describe_line
+from gpudiag.checks.job.activity import FOR_RANKS, describe_line
+from gpudiag.checks.job.position import Position
 from gpudiag.model.job import Frame, Place
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import NOT_ASKED

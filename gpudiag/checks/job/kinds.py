@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gpudiag.checks.job import position as at
+from gpudiag.checks.job import activity as at
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
 from gpudiag.reference.waits import COMPILER as A_COMPILER

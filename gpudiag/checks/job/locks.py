@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpudiag.checks.job import position as at
+from gpudiag.checks.job import activity as at
 from gpudiag.checks.job.position import Position
 
 _Owners = dict[tuple[str, int], Position]  # the ranks, by machine and process number, their children's too

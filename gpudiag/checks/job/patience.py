@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from gpudiag.checks.job import activity as at
 from gpudiag.checks.job import kinds
-from gpudiag.checks.job import position as at
 from gpudiag.checks.job.groups import Group, describe_seconds
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.missing_ranks import is_first_meeting

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from gpudiag.checks.job import activity as at
 from gpudiag.checks.job import kinds
-from gpudiag.checks.job import position as at
 from gpudiag.checks.job.facts import facts_of, remedy_of, subject_of
 from gpudiag.checks.job.groups import Group, describe, describe_seconds, group_alike, is_are, name_positions
 from gpudiag.checks.job.hang_limits import HangLimits

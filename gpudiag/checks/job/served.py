@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gpudiag.checks.job import activity as at
 from gpudiag.checks.job import kinds
-from gpudiag.checks.job import position as at
 from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import (
     Group,

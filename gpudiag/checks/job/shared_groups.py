@@ -7,11 +7,12 @@ metrics in the main thread's group comes first on one rank and second on another
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpudiag.checks.job import activity as at
 from gpudiag.checks.job import kinds
-from gpudiag.checks.job import position as at
+from gpudiag.checks.job.activity import describe_line
 from gpudiag.checks.job.groups import Group, describe_seconds, name_positions
 from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.position import Position, describe_line
+from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.subgroups import JOINS, members_of
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpudiag.checks.job import activity as at
 from gpudiag.checks.job import kinds
-from gpudiag.checks.job import position as at
 from gpudiag.checks.job.apart import judge_waiters
 from gpudiag.checks.job.bystanders import judge_bystanders
 from gpudiag.checks.job.differences import Apart, Difference

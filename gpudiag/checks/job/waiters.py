@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from gpudiag.checks.job import position as at
+from gpudiag.checks.job import activity as at
 from gpudiag.checks.job.groups import (
     Group,
     describe_seconds,

@@ -9,7 +9,7 @@ from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.shorter_data import describe_counts
 from gpudiag.checks.job.verdict import judge_positions
 from gpudiag.checks.training.kinds import SCRIPT_HUNG, TIMED_OUT
-from gpudiag.checks.training.script_positions import OUTSIDE, find_positions, waits
+from gpudiag.checks.training.script_positions import OUTSIDE, positions_by_reports, waits
 from gpudiag.model.evidence import Evidence, HostSubject, Subject, about_ranks, ranks_of
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job import Job
@@ -37,7 +37,7 @@ def judge_hang(
 ) -> Finding:
     """The finding for ranks that wait without end, by rank; `finished`: pids; `outside`: py-spy's look."""
     since = limits.patience_seconds if working else limits.hang_seconds
-    positions = find_positions(still, working, finished, hosts, since, outside)
+    positions = positions_by_reports(still, working, finished, hosts, since, outside)
     facts = _describe_groups(positions)
     end = f"nothing has moved for {limits.hang_seconds:.0f} s (--hang-after)"
     seen = tuple(one.seen for one in positions)
@@ -91,7 +91,7 @@ def judge_late(
     """The finding for a script that ran out of time; `still` are the ranks that stood still then."""
     ended = Evidence("ranks_ended", len(finished), source="ranks")
     message = f"the script had not ended after {seconds:.1f} s, when its time ran out"
-    positions = find_positions(still, {}, finished, dict.fromkeys((*still, *finished), host), 0.0)
+    positions = positions_by_reports(still, {}, finished, dict.fromkeys((*still, *finished), host), 0.0)
     return TIMED_OUT.finding(HostSubject(host), message, ended, *_describe_groups(positions))
 
 

@@ -7,8 +7,8 @@ adds for how long it has stood still, or what of it still moves.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpudiag.checks.job import position as at
-from gpudiag.checks.job.position import Position
+from gpudiag.checks.job import activity as at
+from gpudiag.checks.job.position import Position, find_positions
 from gpudiag.model.job import Job, KnownBy, ProcessLook, RankSeen
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.model.script import OwnLook
@@ -29,7 +29,7 @@ _BY_ITS_CALL = {
 }
 
 
-def find_positions(
+def positions_by_reports(
     still: Mapping[int, OwnLook],
     working: Mapping[int, OwnLook],
     finished: Mapping[int, int],
@@ -68,7 +68,7 @@ def waits(one: Position) -> bool:
 
 
 def _by_rank(job: Job) -> dict[int, Position]:
-    return {one.rank: one for one in at.find_positions(job) if one.rank is not None}
+    return {one.rank: one for one in find_positions(job) if one.rank is not None}
 
 
 def _job_of(reports: Mapping[int, OwnLook], hosts: Mapping[int, str]) -> Job:

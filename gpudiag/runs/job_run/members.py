@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gpudiag.checks.job.position import FOR_RANKS
+from gpudiag.checks.job.activity import FOR_RANKS
 from gpudiag.checks.job.rhythm import asleep_share
 from gpudiag.compat import UTC
 from gpudiag.linux.proc import read_wait_channel

@@ -9,7 +9,7 @@ import pytest
 from gpudiag.checks.training.exceptions import advise
 from gpudiag.checks.training.script import judge_script
 from gpudiag.checks.training.script_hang import ScriptLimits, describe_wait, judge_hang
-from gpudiag.checks.training.script_positions import find_positions
+from gpudiag.checks.training.script_positions import positions_by_reports
 from gpudiag.model.evidence import Evidence, HostSubject, RanksSubject, RankSubject
 from gpudiag.model.job import Awaited
 from gpudiag.model.measure import Incident, IncidentKind
@@ -162,7 +162,7 @@ def test_the_limit_and_the_flag_that_changes_it_are_named():
 
 
 def test_who_waits_for_whom_is_a_sentence():
-    sentence = describe_wait(find_positions({1: BARRIER, 2: BARRIER}, {0: WORKS}, {}, HOSTS, 0.0))
+    sentence = describe_wait(positions_by_reports({1: BARRIER, 2: BARRIER}, {0: WORKS}, {}, HOSTS, 0.0))
     assert sentence.startswith("ranks 1 and 2 wait in all_reduce at train.py:5 in step")
     assert "while rank 0 works at prepare.py:12" in sentence
 
