@@ -178,20 +178,12 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_good(asked: dict[str, Any]) -> str | None:
-    store = _opened(asked)
-    try:
-        good: str | None = store.read_snapshots(asked["machine"]).good
-        return good
-    finally:
-        store.close()
+    good: str | None = _opened(asked).read_snapshots(asked["machine"]).good
+    return good
 
 
 def _read_history(asked: dict[str, Any]) -> Any:
-    store = _opened(asked)
-    try:
-        return encode(store.read_history(asked["machine"]))
-    finally:
-        store.close()
+    return encode(_opened(asked).read_history(asked["machine"]))
 
 
 def _opened(asked: dict[str, Any]) -> Any:

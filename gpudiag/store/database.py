@@ -21,6 +21,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from gpudiag.compat import UTC
 from gpudiag.errors import StoreError, UsageError
@@ -131,6 +132,10 @@ def parse_store_url(text: str) -> URL:
             f"--store {url.get_backend_name()}://... is no database that gpudiag supports",
             hint="name a file, sqlite:///FILE or postgresql://HOST/NAME",
         )
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise UsageError(
+            "--store names no file to keep the history in", hint="name a file, as sqlite:///FILE"
+        )
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     return url
@@ -151,7 +156,7 @@ def require_driver(url: URL) -> None:
 
 
 class Store:
-    """One open store.
+    """One store; each call opens it anew, and leaves nothing open.
 
     Raises:
         StoreError: it cannot be opened, read or written; it has the cause in the database's words.
@@ -167,10 +172,6 @@ class Store:
                 self._empty = True
             else:
                 self._prepare()
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._engine.dispose()
 
     def add_run(self, run: NewRun) -> None:
         """Write a run with all that belongs to it, in one transaction."""
@@ -264,18 +265,23 @@ def _way_out(reason: str, place: str) -> str:
 
 
 def open_engine(url: URL, *, read_only: bool) -> sql.Engine:
-    """An engine for the store at `url`, its folder made unless `read_only`. Raises StoreError: no driver."""
+    """An engine for the store at `url`, its folder made unless `read_only`. Raises StoreError: no driver.
+
+    It keeps no connection: a process asks once or twice, and whoever forgot to close one would leave it open.
+    """
     if url.get_backend_name() != "sqlite":
         try:
-            return sql.create_engine(url, connect_args={"connect_timeout": _CONNECT_SECONDS})
+            return sql.create_engine(
+                url, poolclass=NullPool, connect_args={"connect_timeout": _CONNECT_SECONDS}
+            )
         except NoSuchModuleError as error:
             raise StoreError(f"the history cannot be kept with {url.drivername}") from error
-    if url.database and url.database != ":memory:":
+    if url.database:
         if not read_only:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         elif not Path(url.database).exists():
             url = URL.create("sqlite", database=":memory:")  # nothing was stored yet
-    engine = sql.create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
+    engine = sql.create_engine(url, poolclass=NullPool, connect_args={"timeout": _BUSY_SECONDS})
     sql.event.listen(engine, "connect", _set_up_sqlite)
     return engine
 

@@ -49,7 +49,6 @@ def keep_history(emit: Any, store: str, machine: str, go_path: str, run_path: st
         try:
             opened = Store(parse_store_url(store), read_only=True)
             history, snapshots = opened.read_history(machine), opened.read_snapshots(machine)
-            opened.close()
         except GpudiagError as error:
             emit(("refused", error.message))
             return
@@ -73,9 +72,7 @@ def keep_job(emit: Any, store: str, machine: str, simulated: str | None, job_pat
     run = decode(Run, job["run"])
     outcome = run.outcome or "error"  # without a verdict
     try:
-        opened = Store(parse_store_url(store))
-        opened.add_run(NewRun(machine, run.kind, run.requested_at, outcome, simulated))
-        opened.close()
+        Store(parse_store_url(store)).add_run(NewRun(machine, run.kind, run.requested_at, outcome, simulated))
         RunRecords(store).save(machine, "gpudiag run", run, job["report"])
     except GpudiagError as error:
         emit(("refused", error.message))
@@ -108,9 +105,7 @@ def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
         kernel_events=tuple(decode(KernelEvent, event) for event in facts["kernel_events"]),
     )
     try:
-        opened = Store(parse_store_url(store))
-        opened.add_run(run)
-        opened.close()
+        Store(parse_store_url(store)).add_run(run)
     except GpudiagError as error:
         emit(("refused", error.message))
         return

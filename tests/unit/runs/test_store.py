@@ -161,7 +161,7 @@ def test_a_damaged_file_says_how_to_put_it_aside_and_a_new_one_is_begun(tmp_path
 
 def test_a_store_of_a_newer_gpudiag_is_left_alone(tmp_path):
     place = tmp_path / "h.db"
-    open_store(place).close()
+    open_store(place)
     with contextlib.closing(sqlite3.connect(place, isolation_level=None)) as connection:
         connection.execute("UPDATE gpudiag_schema SET version = 99")
     warning = record(place)
@@ -170,7 +170,7 @@ def test_a_store_of_a_newer_gpudiag_is_left_alone(tmp_path):
 
 def test_a_store_that_another_process_holds_is_not_waited_for(tmp_path):
     place = tmp_path / "h.db"
-    open_store(place).close()
+    open_store(place)
     holder = sqlite3.connect(place, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     started = time.monotonic()
@@ -233,7 +233,7 @@ def test_a_password_is_never_shown():
     assert "secret" not in warning
 
 
-@pytest.mark.parametrize("text", ["mysql://localhost/x", "://", "nonsense://"])
+@pytest.mark.parametrize("text", ["mysql://localhost/x", "://", "nonsense://", "sqlite://", ":memory:", ""])
 def test_a_store_that_gpudiag_does_not_keep_is_refused(text):
     with pytest.raises(UsageError):
         parse_store_url(text)
