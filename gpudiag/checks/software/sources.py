@@ -6,6 +6,7 @@ from functools import cache, partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.gpu.instruments import asks_only, lone_failure
+from gpudiag.checks.logged_reasons import with_logged_reason
 from gpudiag.checks.needs import NO_TRACE, nvml_silent
 from gpudiag.checks.per_device import answering, is_loaded, judge_devices
 from gpudiag.checks.registry import (
@@ -161,7 +162,8 @@ def nvml_answers(context: Context) -> Judgement:
         evidence.append(Evidence("reason", status.reason, source="NVML"))
     evidence += (Evidence("trace", trace.text, source=trace.place) for trace in traces)
     subject = SourceSubject("nvml", context.snapshot.host)
-    return judged(kind.finding(subject, message, *evidence, remedy=_remedy(context.snapshot, status, traces)))
+    finding = kind.finding(subject, message, *evidence, remedy=_remedy(context.snapshot, status, traces))
+    return judged(with_logged_reason(context.snapshot, finding))
 
 
 @check(

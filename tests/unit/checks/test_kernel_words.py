@@ -14,7 +14,7 @@ from gpudiag.probe.kernel_log.lines import MAX_TEXT_CHARACTERS, markers, parse_k
 from gpudiag.reference.kernel_words import kernel_words
 from tests.corpus.explained import texts
 from tests.kernel_lines import parse_kernel_lines
-from tests.scenarios.kernel_words_cases import LINES
+from tests.scenarios.kernel_words_cases import LINES, REASONS
 from tests.unit.checks.kernel_events import event_from, evidence_of, snapshot_with
 from tests.unit.checks.machines import look_at
 from tests.unit.model.nouns import TAKEN_AT, make_device, make_snapshot
@@ -37,8 +37,9 @@ def test_a_reported_line_is_one_finding_and_the_same_topic_of_explain(text):
 @walk(kernel_words(), lambda words: words.id)
 def test_every_pattern_is_searched_for_by_a_part_that_its_lines_hold(words):
     assert all(len(part) >= 4 and part in markers() for part in words.parts)
-    assert parse_kernel_line(LINES[words.id], TAKEN_AT).fault == words.id
-    assert len(LINES[words.id]) < MAX_TEXT_CHARACTERS
+    line = REASONS[words.id] if words.reason_of else LINES[words.id]
+    assert parse_kernel_line(line, TAKEN_AT).fault == words.id
+    assert len(line) < MAX_TEXT_CHARACTERS
 
 
 # Healthy machines print these: a hot-plugged link that came back, boot lines, corrected errors, a floppy
