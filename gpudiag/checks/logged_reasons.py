@@ -28,5 +28,5 @@ def with_logged_reason(snapshot: Snapshot, finding: Finding) -> Finding:
     reason = reasons[lines[-1].fault or ""]
     line = Evidence("line", lines[-1].text, source="kernel log")
     facts = finding.evidence if line in finding.evidence else (*finding.evidence, line)
-    told = replace(finding, message=f"{finding.message}: {reason.title}", evidence=facts)
-    return told.with_remedy(reason.written_remedy)
+    explained = replace(finding, message=f"{finding.message}: {reason.title}", evidence=facts)
+    return explained.with_remedy(reason.written_remedy)

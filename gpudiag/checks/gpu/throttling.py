@@ -539,7 +539,7 @@ def _judge_capped(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
 
 
 def _is_capped_by_another(device: Device) -> bool:
-    """Whether a GPU that a power cap makes slow draws far less than its limit, or says that it draws more."""
+    """Whether a GPU that a power cap makes slow draws far less than its limit, or reports far more."""
     clock, highest = device.sm_clock_mhz, device.sm_clock_max_mhz
     draw, limit = device.power_draw_watts, device.power_limit_enforced_watts
     if isinstance(clock, Missing) or isinstance(highest, Missing) or isinstance(draw, Missing):

@@ -19,8 +19,15 @@ from gpudiag.model.reading import Missing
 from gpudiag.reference.failures import failures
 from gpudiag.reference.kernel_words import KernelWords, faults_until_restart, kernel_words
 
-# These say more of a GPU of which the driver says that it stands still or must be reset.
-_SAY_MORE = ("gpu.lost", "gpu.hung", "gpu.recovery_needed", "xid.hardware", "gpu.missing", "gpu.not_started")
+# These report in full the fault of a GPU that by the driver's line does not move, or needs a reset.
+_REPORTED_BY = (
+    "gpu.lost",
+    "gpu.hung",
+    "gpu.recovery_needed",
+    "xid.hardware",
+    "gpu.missing",
+    "gpu.not_started",
+)
 _LINK_DOWN = "kernel.pcie_link_down"
 _CRASH = "kernel.crash"
 _STATED_BY = ("gpu.gone", "gpu.missing")
@@ -70,7 +77,7 @@ def host_kernel_words(context: Context) -> Judgement:
     for code in _KINDS:
         found += _judge(snapshot, code, [event for event in recent if event.fault == code])
     restated = tuple(
-        Restated(one, _SAY_MORE, _TITLES[one.code]) for one in found if one.code in faults_until_restart()
+        Restated(one, _REPORTED_BY, _TITLES[one.code]) for one in found if one.code in faults_until_restart()
     )
     gone = [] if isinstance(context.known_gpus, Missing) else find_gone(snapshot, context.known_gpus)
     links = [one for one in found if one.code == _LINK_DOWN and isinstance(one.subject, HostSubject)]

@@ -119,6 +119,11 @@ NVML_KINDS = {
     ),
 }
 
+_FOR_GUESTS = (
+    "vfio-pci holds every GPU here, for virtual machines: run jobs and gpudiag in those. Where that is meant,"
+    " check this machine with `gpudiag preflight --expect-gpus 0`; where not, [driver] remove the ids of"
+    " vfio-pci (`grep -r vfio /etc/modprobe.d /proc/cmdline`) and reboot."
+)
 _kind = partial(
     FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, category=Category.SW_OTHER, owner=Owner.HOST
 )
@@ -205,6 +210,10 @@ def _nobody_to_compare_with(silent: list[SourceStatus]) -> Judgement:
 def _remedy(snapshot: Snapshot, status: SourceStatus, traces: tuple[Trace, ...]) -> str:
     """The remedy in the source's words, after its `cause: `; empty where the catalogue's applies."""
     drivers = {gpu.driver for gpu in pci_gpus(snapshot) if not isinstance(gpu.driver, Missing)}
+    if status.state in (SourceState.DRIVER_NOT_LOADED, SourceState.LIBRARY_ABSENT) and drivers == {
+        "vfio-pci"
+    }:
+        return _FOR_GUESTS
     if status.state is SourceState.LIBRARY_ABSENT and "nouveau" in drivers:
         return "[driver] nouveau holds the GPU: blacklist it, install the NVIDIA driver, and reboot."
     advice = (status.reason or "").partition(": ")[2]

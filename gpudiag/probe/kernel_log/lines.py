@@ -109,12 +109,13 @@ _NOT_STARTED_PATTERN = re.compile(
 # the 304.116 NVRM: The NVIDIA GeForce GT 710 GPU installed in this system is  -  NVRM:  supported through the
 # NVIDIA 470.xx Legacy drivers.
 _IGNORED_PATTERN = re.compile(
-    r"NVRM: ignoring (?:the legacy GPU|probe for VF) (?P<where>[0-9a-f:.]+)"
+    r"NVRM: ignoring (?:the legacy GPU|(?P<guest>probe for VF)) (?P<where>[0-9a-f:.]+)"
     r"|NVRM: installed in this system is not supported by|"
     r"NVRM:\s+supported through the NVIDIA \S+ Legacy drivers"
     r"|NVRM: .*is ignored by this driver",
     re.IGNORECASE,
 )
+_NOT_SUPPORTED = "driver.gpu_not_supported"
 _HARD_LOCKUP_PATTERN = re.compile(r"Watchdog detected hard LOCKUP on cpu")
 # rcu: INFO: rcu_sched self-detected stall on CPU; before 4.20 without `rcu:`; also: detected expedited stalls
 # on
@@ -377,7 +378,7 @@ def _gpu_ignored(text: str, at: Reading[datetime]) -> KernelEvent | None:
         at=at,
         text=text,
         bus_id=parse_bus_id(text),
-        fault=find_kernel_words(text),
+        fault=None if match["guest"] else _NOT_SUPPORTED,
     )
 
 
