@@ -20,7 +20,7 @@ from gpudiag.checks.registry import (
     judged,
 )
 from gpudiag.checks.subjects import device_subject, name_device
-from gpudiag.checks.traces import Trace, pci_gpus, traces_for
+from gpudiag.checks.traces import Trace, gpus_of_guests, pci_gpus, traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import (
     SOURCES_OF_GPUS,
@@ -119,6 +119,7 @@ NVML_KINDS = {
     ),
 }
 
+_WITHOUT_DRIVER = (SourceState.DRIVER_NOT_LOADED, SourceState.LIBRARY_ABSENT)
 _FOR_GUESTS = (
     "vfio-pci holds every GPU here, for virtual machines: run jobs and gpudiag in those. Where that is meant,"
     " check this machine with `gpudiag preflight --expect-gpus 0`; where not, [driver] remove the ids of"
@@ -210,9 +211,7 @@ def _nobody_to_compare_with(silent: list[SourceStatus]) -> Judgement:
 def _remedy(snapshot: Snapshot, status: SourceStatus, traces: tuple[Trace, ...]) -> str:
     """The remedy in the source's words, after its `cause: `; empty where the catalogue's applies."""
     drivers = {gpu.driver for gpu in pci_gpus(snapshot) if not isinstance(gpu.driver, Missing)}
-    if status.state in (SourceState.DRIVER_NOT_LOADED, SourceState.LIBRARY_ABSENT) and drivers == {
-        "vfio-pci"
-    }:
+    if status.state in _WITHOUT_DRIVER and not pci_gpus(snapshot) and gpus_of_guests(snapshot):
         return _FOR_GUESTS
     if status.state is SourceState.LIBRARY_ABSENT and "nouveau" in drivers:
         return "[driver] nouveau holds the GPU: blacklist it, install the NVIDIA driver, and reboot."

@@ -15,7 +15,7 @@ from gpudiag.reference.kernel_words import kernel_words
 from tests.corpus.explained import texts
 from tests.kernel_lines import parse_kernel_lines
 from tests.scenarios.kernel_words_cases import LINES, REASONS
-from tests.unit.checks.kernel_events import event_from, evidence_of, snapshot_with
+from tests.unit.checks.kernel_events import event_from, evidence_of, snapshot_with, xid
 from tests.unit.checks.machines import look_at
 from tests.unit.model.nouns import TAKEN_AT, make_device, make_snapshot
 from tests.walking import walk
@@ -126,3 +126,49 @@ def test_the_link_of_a_gpu_that_was_here_is_told_with_it():
     ]
     assert [finding.code for finding in found] == ["gpu.gone"]
     assert "a PCI Express link went down" in found[0].message
+
+
+LOCKED = LINES["driver.gpu_locked"]
+
+
+def codes_of_checks(snapshot):
+    checks = [one for one in MACHINE_CHECKS if one.name in ("xid.kernel_log", "host.kernel_words")]
+    return [
+        (finding.code, getattr(finding.subject, "nvml_index", None))
+        for one in run_checks(look_at(snapshot), checks)
+        for finding in one.findings
+    ]
+
+
+def test_a_gpu_that_does_not_move_has_the_number_that_the_driver_gives_it():
+    (finding,) = judge(event_from(LOCKED))
+    assert "the driver counts it as GPU 6" in finding.message
+
+
+def test_with_an_xid_near_it_is_one_finding_about_that_gpu():
+    events = (event_from(LOCKED, 60.0), xid(119, gpu=2, minutes_ago=59.0))
+    assert codes_of_checks(snapshot_with(kernel_log=events)) == [("xid.hardware", 2)]
+
+
+def test_an_xid_hours_away_is_of_another_fault():
+    events = (event_from(LOCKED, 60.0), xid(119, gpu=2, minutes_ago=300.0))
+    assert sorted(codes_of_checks(snapshot_with(kernel_log=events)), key=str) == [
+        ("driver.gpu_locked", None),
+        ("xid.hardware", 2),
+    ]
+
+
+def test_a_restart_of_the_driver_settles_what_is_about_a_gpu_and_nothing_else():
+    lines = (
+        LOCKED,
+        LINES["kernel.gpu_reset_required"],
+        LINES["kernel.network_card_fault"],
+        "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build",
+    )
+    found = judge(*parse_kernel_lines((TAKEN_AT, line) for line in lines))
+    assert [finding.code for finding in found] == ["kernel.network_card_fault"]
+
+
+@walk(REASONS.values(), lambda line: line[:40])
+def test_a_reason_for_another_finding_is_none_by_itself(line):
+    assert not judge(event_from(line))
