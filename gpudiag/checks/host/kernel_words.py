@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpudiag.checks.gpu.gone import find_gone, gone_subject
 from gpudiag.checks.host.kernel_faults import WINDOW, is_recent
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check, judged
-from gpudiag.checks.subjects import device_subject, short_bus_id
+from gpudiag.checks.subjects import device_subject, kernel_address, short_bus_id
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence, HostSubject, Subject
@@ -138,7 +138,7 @@ def _finding(snapshot: Snapshot, code: str, events: list[KernelEvent], device: D
         facts.append(Evidence("last_line", last.text, source="kernel log"))
     if count > 1 and not isinstance(last.last_at, Missing):
         facts.append(Evidence("last_at", last.last_at.isoformat(timespec="seconds"), source="kernel log"))
-    address = next((short_bus_id(event.bus_id) for event in events if event.bus_id), None)
+    address = next((kernel_address(event.bus_id) for event in events if event.bus_id), None)
     remedy = kind.written_remedy.replace("ADDRESS", address) if address else ""
     return kind.finding(subject, message, *facts, remedy=remedy)
 

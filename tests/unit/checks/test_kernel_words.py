@@ -172,3 +172,12 @@ def test_a_restart_of_the_driver_settles_what_is_about_a_gpu_and_nothing_else():
 @walk(REASONS.values(), lambda line: line[:40])
 def test_a_reason_for_another_finding_is_none_by_itself(line):
     assert not judge(event_from(line))
+
+
+@pytest.mark.parametrize(
+    ("logged", "searched"),
+    [("0000:54:00.0", "`dmesg -T | grep 54:00.0`"), ("7870:00:00.0", "grep 7870:00:00.0`")],
+)
+def test_a_remedy_searches_for_the_address_as_the_kernel_writes_it(logged, searched):
+    (finding,) = judge(event_from(f"mlx5_core {logged} ibp84s0: TX timeout detected"))
+    assert searched in finding.remedy
