@@ -24,6 +24,7 @@ MEMORY_OF_PEERS_SHARE = 0.98  # our choice: equal boards under one driver show t
 
 # Leftovers
 LEFTOVER_BYTES = 500 * MIB  # our choice: above what a driver keeps for itself (captures: 0 MiB used)
+UNUSED_MEMORY_BYTES = 64 * MIB  # our choice: a CUDA context alone takes more
 # Where the driver counts what it keeps as used (nvmlMemory_t of version 1): 480 to 728 MiB in the captures,
 # about 1 GB on newer GPUs (scitix/sichek pull request 113, 2026-06).
 LEFTOVER_OLD_DRIVER_BYTES = 1536 * MIB
@@ -43,6 +44,10 @@ THROTTLED_SHARE = 0.1  # our choice: a tenth of the time between two readings
 STUCK_CLOCK_RATIO = 0.6  # sichek, SmClkStuckLow
 STUCK_CLOCK_SECONDS = 60.0  # the same
 PEER_CLOCK_RATIO = 0.8  # our choice: power capping is normal while the GPUs stay equally fast
+# Our choice: a GPU that its own power limit holds back draws about that, if it works without a break.
+CAPPED_LOAD_PERCENT = 90
+CAPPED_CLOCK_RATIO = 0.7
+CAPPED_DRAW_RATIOS = (0.75, 1.25)
 POWER_LIMIT_RATIO = 0.95  # our choice: 5 % below the default is not rounding
 IDLE_POWER_PEER_RATIO = 3.0  # our choice, from checks of idle nodes in the field ...
 IDLE_POWER_MORE_WATTS = 50.0  # ... and that much more: 9 W in P8 and 30 W in P0 are both idle on a small card

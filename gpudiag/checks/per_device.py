@@ -9,13 +9,14 @@ that did not fall. Elsewhere it started anew, and its rise is not known.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from gpudiag.checks import limits
 from gpudiag.checks.gpu.instruments import lone_failure
 from gpudiag.checks.registry import Judgement, does_not_apply, judged
 from gpudiag.checks.subjects import name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome, worst
-from gpudiag.model.reading import Missing, MissingReason, is_without_word
+from gpudiag.model.reading import Missing, MissingReason, is_without_word, value_or
 from gpudiag.reference.reading_names import explain_missing, name_reading
 
 # --- GPU by GPU
@@ -151,7 +152,18 @@ def same_in(snapshot: Snapshot, device: Device) -> Device | None:
 def is_loaded(device: Device, percent: int) -> bool:
     """Whether the GPU is known to be at work at least `percent` of the time."""
     load = device.utilization_percent
-    return not isinstance(load, Missing) and load >= percent
+    return not isinstance(load, Missing) and load >= percent and not _was_just_woken(device)
+
+
+def _was_just_woken(device: Device) -> bool:
+    """Whether the load is of the question itself.
+
+    Without persistence mode the driver starts an unused GPU for whoever asks, and NVML then reports up to
+    100 %.
+    """
+    used = value_or(device.memory_used_bytes, limits.UNUSED_MEMORY_BYTES)
+    alone = device.persistence_mode == "disabled" and device.processes == ()
+    return alone and used < limits.UNUSED_MEMORY_BYTES
 
 
 def memory_waits(device: Device) -> tuple[str, bool] | None:

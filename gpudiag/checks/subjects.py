@@ -36,6 +36,12 @@ def short_bus_id(bus_id: str) -> str:
     return bus_id.removeprefix("00000000:")
 
 
+def kernel_address(bus_id: str) -> str:
+    """A bus id as a search in the kernel's log finds it, without a domain of 0: `5d:00.0`, `0009:01:00.0`."""
+    domain, _, rest = bus_id.partition(":")
+    return f"{int(domain, 16):04x}:{rest}" if int(domain, 16) else rest
+
+
 # --- the host
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpudiag.checks.gpu.availability import granted_count
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot, SourceState
-from gpudiag.model.host import NVIDIA_VENDOR_ID, PciDevice, own_gpus
+from gpudiag.model.host import NVIDIA_VENDOR_ID, PciDevice, own_gpus, passed_through
 from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 
@@ -28,6 +28,12 @@ def pci_gpus(snapshot: Snapshot) -> tuple[PciDevice, ...]:
     """The GPUs on the PCI bus for this machine's own use; none where the bus is not readable."""
     devices = snapshot.machine.pci_devices
     return () if isinstance(devices, Missing) else own_gpus(devices)
+
+
+def gpus_of_guests(snapshot: Snapshot) -> tuple[PciDevice, ...]:
+    """The GPUs on the PCI bus that virtual machines of this host have (vfio-pci)."""
+    devices = snapshot.machine.pci_devices
+    return () if isinstance(devices, Missing) else passed_through(devices)
 
 
 def nvswitches(snapshot: Snapshot) -> tuple[PciDevice, ...]:

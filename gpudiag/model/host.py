@@ -66,6 +66,17 @@ def gpus_on_bus(functions: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
     return tuple(one for one in displays if not _is_part_of_another(one, displays))
 
 
+def passed_through(functions: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
+    """The functions that are GPUs, and that virtual machines have (vfio-pci)."""
+    return tuple(
+        one
+        for one in functions
+        if one.vendor_id == NVIDIA_VENDOR_ID
+        and one.class_id[:4] in DISPLAY_CLASSES
+        and one.driver == _PASSED_THROUGH
+    )
+
+
 def _is_part_of_another(one: PciDevice, displays: list[PciDevice]) -> bool:
     """Whether the function is another one of the board whose GPU is function 0 of its bus."""
     bus, _, place = one.bus_id.rpartition(":")

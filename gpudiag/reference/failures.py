@@ -18,6 +18,9 @@ Keys of an entry there:
     continues     expressions of lines after which their program goes on by itself, without what failed
     in_kernel_log the kernel writes it: looked for in the kernel log of a machine too
                   (reference/kernel_words.py)
+    why_in_kernel_log  the findings that its lines there give the reason for (the driver is not loaded): it is
+                  evidence of them, and no finding of its own
+    until_restart it is about a GPU, and settled where the GPU or the driver was restarted after it
     remedy        how to fix it; of what the kernel writes, with its steps marked as model/remedy.py describes
     harmless      no failure: named as a note where nothing else is wrong, and what follows from it is none
                   either

@@ -106,6 +106,9 @@ def holding(held_bytes: int, *processes: GpuProcess) -> dict[str, object]:
 NO_VALUE = Missing(MissingReason.ERROR, "Unknown Error (NVML 999)")
 GIB_HELD, FEW_HELD = 66 * 1024 * MIB, 7 * 1024 * MIB
 BUSY = gpus(utilization_percent=98, clocks_event_reasons=(), sm_clock_mhz=1800, power_draw_watts=650.0)
+ONE_CAPPED = gpu(
+    0, utilization_percent=100, clocks_event_reasons=("sw_power_cap",), sm_clock_mhz=1000, pcie_generation=4
+)
 STUCK = {"utilization_percent": 99, "memory_utilization_percent": 1, "power_draw_watts": 120.0}
 
 DISCOVERY = (
@@ -329,6 +332,15 @@ PACE = (
     case("clocks.power_capped", "clocks.power_capped")(
         now(BUSY, gpu(3, sm_clock_mhz=1400, clocks_event_reasons=("sw_power_cap",))),
         now(BUSY, gpus(clocks_event_reasons=("sw_power_cap",)), gpu(3, sm_clock_mhz=1500)),
+    ),
+    # l4rz/reverse-engineering-dell-idrac issue 3: a cap at 240 of 400 W.
+    case("clocks.power_capped", "clocks.power_capped", base="a10x1")(
+        now(ONE_CAPPED, gpu(0, power_draw_watts=88.0)), now(ONE_CAPPED, gpu(0, power_draw_watts=148.0))
+    ),
+    # NVIDIA/open-gpu-kernel-modules issue 1236: the reading of the power is impossible.
+    case("clocks.power_capped", "clocks.power_capped", base="a10x1")(
+        now(ONE_CAPPED, gpu(0, power_draw_watts=588.4)),
+        now(ONE_CAPPED, gpu(0, power_draw_watts=88.0, utilization_percent=60)),
     ),
     case("clocks.stuck_low", "clocks.stuck_low")(
         now(BUSY, gpu(3, sm_clock_mhz=345), before=(BUSY, gpu(3, sm_clock_mhz=345)), seconds=90),

@@ -6,6 +6,7 @@ from functools import partial
 
 from gpudiag.checks.gpu.availability import granted
 from gpudiag.checks.host.kernel_faults import WINDOW
+from gpudiag.checks.logged_reasons import with_logged_reason
 from gpudiag.checks.needs import NEEDS, NO_GPU
 from gpudiag.checks.registry import (
     BOTH_GPUS,
@@ -144,7 +145,7 @@ def _finding(
     absent = Missing(MissingReason.SOURCE_ABSENT)
     subject = DeviceSubject(absent if device is None else device.id.uuid, bus_id, absent, snapshot.host)
     message = f"the GPU at {short_bus_id(bus_id)} did not start ({_words(events[-1])})"
-    return NOT_STARTED.finding(subject, message, *_facts(events))
+    return with_logged_reason(snapshot, NOT_STARTED.finding(subject, message, *_facts(events)))
 
 
 def _is_recent(snapshot: Snapshot, event: KernelEvent) -> bool:
@@ -513,7 +514,8 @@ def _not_in_nvml(context: Context, listed: tuple[Device, ...]) -> tuple[Finding,
         evidence = Evidence("gpu_count", 0, unit="GPUs", limit=len(on_bus), source="NVML; limit: PCI bus")
         facts = _facts(failed) if failed else ()
         remedy = NOT_STARTED.written_remedy if failed else ""
-        return (GPU_COUNT.finding(HostSubject(snapshot.host), message, evidence, *facts, remedy=remedy),)
+        finding = GPU_COUNT.finding(HostSubject(snapshot.host), message, evidence, *facts, remedy=remedy)
+        return (with_logged_reason(snapshot, finding),)
     known_ids = [device.id.bus_id for device in listed]
     known = set(known_ids)
     unlisted = [gpu for gpu in _may_be_missing(context) if gpu.bus_id not in known]
@@ -583,7 +585,8 @@ def _missing(snapshot: Snapshot, gpu: PciDevice) -> Finding:
         nvml_index=Missing(MissingReason.SOURCE_ABSENT),
         host=snapshot.host,
     )
-    return GPU_MISSING.finding(subject, message, Evidence("pci_device_id", gpu.device_id, source="PCI bus"))
+    evidence = Evidence("pci_device_id", gpu.device_id, source="PCI bus")
+    return with_logged_reason(snapshot, GPU_MISSING.finding(subject, message, evidence))
 
 
 def _gpus(count: int) -> str:

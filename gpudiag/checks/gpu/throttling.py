@@ -248,6 +248,11 @@ _SUPPLY_OF_A_DESKTOP = (
     " it then asks the adapter for full power again. Use the adapter that came with the machine, without a"
     " hub or another cable; if it stays slow, have it replaced."
 )
+_NOT_ITS_OWN_LIMIT = (
+    "[hardware] Look at the GPU's power cable, at the power supplies and the BMC's power cap, and at"
+    " `nvidia-smi -q -d POWER`. Where that draw cannot be true, [power cycle: power-cycle the machine] and"
+    " update driver and VBIOS."
+)
 _kind = partial(FindingKind, owner=Owner.HARDWARE)
 _warn = partial(_kind, outcome=Outcome.WARN, severity=Severity.TRIAGE)
 
@@ -261,8 +266,13 @@ _CLOCKS_HARDWARE_SLOWDOWN_BASIS = Basis(
     ),
 )
 _CLOCKS_POWER_CAPPED_BASIS = Basis(
-    reads="SM clock, highest SM clock, load and clocks event reasons of GPUs at work.",
-    limit=f"{limits.PEER_CLOCK_RATIO:.0%} of the median clock of GPUs at the same work (our choice)",
+    reads="SM clock, highest SM clock, load, power draw and clocks event reasons of GPUs at work.",
+    limit=(
+        f"{limits.PEER_CLOCK_RATIO:.0%} of the median clock of GPUs at the same work;"
+        f" {limits.CAPPED_CLOCK_RATIO:.0%} of the highest clock at a draw that is not"
+        f" {limits.CAPPED_DRAW_RATIOS[0]:.0%} to {limits.CAPPED_DRAW_RATIOS[1]:.0%} of the power limit"
+        " (our choice)"
+    ),
     look_also=("nvidia-smi -q -d CLOCK,PERFORMANCE,POWER", "power.limit_lowered", "clocks.power_brake"),
 )
 HARDWARE_THERMAL = _warn(
@@ -313,7 +323,10 @@ THROTTLED = _kind(
 POWER_CAPPED = _warn(
     code="clocks.power_capped",
     category=Category.HW_POWER,
-    meaning="The power limit holds this GPU's clocks far below those of the GPUs that do the same work.",
+    meaning=(
+        "The power limit holds this GPU's clocks far below those of the GPUs that do the same work; or a"
+        " power cap holds them low although the draw is not at the GPU's own limit."
+    ),
     remedy=(
         "Compare power limits and draw (`gpudiag list --wide`); the GPU may"
         " need more power for the same work."
@@ -398,16 +411,23 @@ def clocks_throttle_time(context: Context) -> Judgement:
 
 @check(
     "clocks.power_capped",
-    title="the power limit holds all GPUs back alike",
+    title="no power cap holds a GPU back alone",
     needs=("gpus",),
     reports=(POWER_CAPPED,),
-    readings=("clocks_event_reasons", "sm_clock_mhz", "utilization_percent"),
+    readings=(
+        "clocks_event_reasons",
+        "sm_clock_mhz",
+        "sm_clock_max_mhz",
+        "utilization_percent",
+        "power_draw_watts",
+        "power_limit_enforced_watts",
+    ),
     confirmed=_CAPTURES,
 )
 def clocks_power_capped(context: Context) -> Judgement:
-    """WARN for a power-capped GPU that is much slower than its peers; a power cap alone is normal."""
+    """WARN for a power-capped GPU that is slow, and whose peers are not or whose draw is not at its limit."""
     fields = ("clocks_event_reasons", "sm_clock_mhz", "utilization_percent")
-    idle = nobody_works(context.snapshot, limits.LOADED_PERCENT) or too_few_alike(context.snapshot)
+    idle = nobody_works(context.snapshot, limits.LOADED_PERCENT)
     return idle or judge_devices(context.snapshot, fields, _judge_capped)
 
 
@@ -488,10 +508,12 @@ def _judge_capped(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     peers = [peer for peer in alike(snapshot, device) if is_loaded(peer, limits.LOADED_PERCENT)]
     clocks = [peer.sm_clock_mhz for peer in peers if not isinstance(peer.sm_clock_mhz, Missing)]
     clock = device.sm_clock_mhz
-    if not clocks or isinstance(clock, Missing) or not is_loaded(device, limits.LOADED_PERCENT):
+    if "sw_power_cap" not in _reasons(device):
         return
-    usual = median(clocks)
-    if "sw_power_cap" in _reasons(device) and clock < limits.PEER_CLOCK_RATIO * usual:
+    if isinstance(clock, Missing) or not is_loaded(device, limits.LOADED_PERCENT):
+        return
+    usual = median(clocks) if clocks else 0.0
+    if clock < limits.PEER_CLOCK_RATIO * usual:
         message = (
             f"{name_device(device)}: its power limit keeps it at {clock} MHz;"
             f" the others run at {usual:.0f} MHz"
@@ -500,6 +522,32 @@ def _judge_capped(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
             "sm_clock_mhz", clock, "MHz", limits.PEER_CLOCK_RATIO * usual, "NVML; limit: peers"
         )
         yield POWER_CAPPED.finding(device_subject(snapshot, device), message, evidence, *_context_of(device))
+    elif _is_capped_by_another(device):
+        highest, draw = device.sm_clock_max_mhz, device.power_draw_watts
+        message = (
+            f"{name_device(device)}: a power cap keeps it at {clock} of {highest} MHz, and not its own limit:"
+            f" it reports {draw:.0f} of {device.power_limit_enforced_watts:.0f} W"
+        )
+        evidence = Evidence("sm_clock_mhz", clock, "MHz", value_or(highest, None), "NVML")
+        yield POWER_CAPPED.finding(
+            device_subject(snapshot, device),
+            message,
+            evidence,
+            *_context_of(device),
+            remedy=_NOT_ITS_OWN_LIMIT,
+        )
+
+
+def _is_capped_by_another(device: Device) -> bool:
+    """Whether a GPU that a power cap makes slow draws far less than its limit, or reports far more."""
+    clock, highest = device.sm_clock_mhz, device.sm_clock_max_mhz
+    draw, limit = device.power_draw_watts, device.power_limit_enforced_watts
+    if isinstance(clock, Missing) or isinstance(highest, Missing) or isinstance(draw, Missing):
+        return False
+    if isinstance(limit, Missing) or not is_loaded(device, limits.CAPPED_LOAD_PERCENT):
+        return False
+    low, high = limits.CAPPED_DRAW_RATIOS
+    return clock < limits.CAPPED_CLOCK_RATIO * highest and not low * limit <= draw <= high * limit
 
 
 def _judge_stuck(snapshot: Snapshot, pair: Pair) -> Iterator[Finding]:

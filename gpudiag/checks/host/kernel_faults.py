@@ -6,7 +6,7 @@ from functools import partial
 
 from gpudiag.checks.links.pcie import uncorrected_since_boot
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check, judged
-from gpudiag.checks.subjects import device_subject, short_bus_id
+from gpudiag.checks.subjects import device_subject, kernel_address, short_bus_id
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.evidence import Evidence, HostSubject, Subject
@@ -207,7 +207,7 @@ def _finding(snapshot: Snapshot, events: list[KernelEvent]) -> Finding:
     if not isinstance(last.at, Missing):
         facts.append(Evidence("at", last.at.isoformat(timespec="seconds"), source="kernel log"))
     message = f"{_what(last)}, {times} within a day"
-    remedy = kind.written_remedy.replace("ADDRESS", short_bus_id(last.bus_id)) if last.bus_id else ""
+    remedy = kind.written_remedy.replace("ADDRESS", kernel_address(last.bus_id)) if last.bus_id else ""
     subject = _subject(snapshot, last)
     return kind.finding(subject, message, *facts, remedy=remedy)
 

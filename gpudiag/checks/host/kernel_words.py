@@ -3,21 +3,31 @@
 One entry of the table (reference/kernel_words.py), which `gpudiag explain` reads too, is one code.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gpudiag.checks.gpu.gone import find_gone, gone_subject
 from gpudiag.checks.host.kernel_faults import WINDOW, is_recent
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check, judged
-from gpudiag.checks.subjects import device_subject, short_bus_id
+from gpudiag.checks.subjects import device_subject, kernel_address, short_bus_id
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence, HostSubject, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.kernel_log import BURST_SILENCE, KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing
-from gpudiag.reference.kernel_words import KernelWords, kernel_words
+from gpudiag.reference.failures import failures
+from gpudiag.reference.kernel_words import KernelWords, faults_until_restart, kernel_words
 
+# These report in full the fault of a GPU that by the driver's line does not move, or needs a reset.
+_REPORTED_BY = (
+    "gpu.lost",
+    "gpu.hung",
+    "gpu.recovery_needed",
+    "xid.hardware",
+    "gpu.missing",
+    "gpu.not_started",
+)
 _LINK_DOWN = "kernel.pcie_link_down"
 _CRASH = "kernel.crash"
 _STATED_BY = ("gpu.gone", "gpu.missing")
@@ -42,7 +52,7 @@ def _kind(words: KernelWords) -> FindingKind:
     )
 
 
-_KINDS = {words.id: _kind(words) for words in kernel_words()}
+_KINDS = {words.id: _kind(words) for words in kernel_words() if not words.reason_of}
 _TITLES = {words.id: words.title for words in kernel_words()}
 
 
@@ -58,18 +68,33 @@ def host_kernel_words(context: Context) -> Judgement:
     """WARN for each fault, once for each GPU that its lines name and once for all other devices."""
     snapshot, log = context.snapshot, context.snapshot.kernel_log
     assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
-    recent = [event for event in log if event.kind is KernelEventKind.FAULT and is_recent(snapshot, event)]
+    recent = [
+        _with_gpu(event, log)
+        for event in log
+        if event.kind is KernelEventKind.FAULT and event.restarted_by is None and is_recent(snapshot, event)
+    ]
     found: list[Finding] = []
     for code in _KINDS:
         found += _judge(snapshot, code, [event for event in recent if event.fault == code])
+    restated = tuple(
+        Restated(one, _REPORTED_BY, _TITLES[one.code]) for one in found if one.code in faults_until_restart()
+    )
     gone = [] if isinstance(context.known_gpus, Missing) else find_gone(snapshot, context.known_gpus)
     links = [one for one in found if one.code == _LINK_DOWN and isinstance(one.subject, HostSubject)]
     if not gone or not links:
-        return judged(*found)
+        return judged(*found, restated=restated)
     # What was behind the link is known: that GPU's finding reports it.
     named = replace(links[0], subject=gone_subject(snapshot, gone[0]))
     found = [named if one is links[0] else one for one in found]
-    return judged(*found, restated=(Restated(named, _STATED_BY, _RESTATED),))
+    return judged(*found, restated=(*restated, Restated(named, _STATED_BY, _RESTATED)))
+
+
+def _with_gpu(event: KernelEvent, log: Iterable[KernelEvent]) -> KernelEvent:
+    """A line about a GPU that names none with the GPU whose Xid is near it in time, where there is one."""
+    if event.bus_id is not None or event.fault not in faults_until_restart():
+        return event
+    near = {one.bus_id for one in log if one.kind is KernelEventKind.XID and _is_near(one, event)}
+    return replace(event, bus_id=near.pop()) if len(near) == 1 else event
 
 
 def _judge(snapshot: Snapshot, code: str, events: list[KernelEvent]) -> Iterator[Finding]:
@@ -113,7 +138,7 @@ def _finding(snapshot: Snapshot, code: str, events: list[KernelEvent], device: D
         facts.append(Evidence("last_line", last.text, source="kernel log"))
     if count > 1 and not isinstance(last.last_at, Missing):
         facts.append(Evidence("last_at", last.last_at.isoformat(timespec="seconds"), source="kernel log"))
-    address = next((short_bus_id(event.bus_id) for event in events if event.bus_id), None)
+    address = next((kernel_address(event.bus_id) for event in events if event.bus_id), None)
     remedy = kind.written_remedy.replace("ADDRESS", address) if address else ""
     return kind.finding(subject, message, *facts, remedy=remedy)
 
@@ -128,11 +153,12 @@ def _where(events: list[KernelEvent], device: Device | None) -> str:
 
 
 def _more(snapshot: Snapshot, code: str, events: list[KernelEvent]) -> str:
-    """The facts that only this fault has: a crash's module, or the GPUs left behind a link that went down."""
+    """The facts that only this fault has: a crash's module, the GPUs that are left, the driver's number."""
     if code == _CRASH:
         module = next((event.unit for event in events if event.unit), None)
         return f" (in {module})" if module else ""
     if code == _LINK_DOWN:
         listed = sum(1 for device in snapshot.devices if not isinstance(device.id.nvml_index, Missing))
         return f", and it may have been a GPU ({listed} are listed now)"
-    return ""
+    detail = failures()[code].detail_of(events[0].text)
+    return f" ({detail})" if detail else ""

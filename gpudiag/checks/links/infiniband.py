@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from gpudiag.checks import limits
+from gpudiag.checks.logged_reasons import with_logged_reason
 from gpudiag.checks.per_device import SECONDS_PER_HOUR
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.model.context import Context
@@ -23,6 +24,13 @@ _CABLE = (
     "[hardware] Look at cable, optic and switch port (`ibstat`, `mlxlink -d DEVICE`);"
     " clean or replace the optic."
 )
+# The link is up, and the port has no address yet.
+_NO_SUBNET_MANAGER = (
+    "Look for the fabric's subnet manager (`sminfo`, `systemctl status opensm` on its host, UFM): the link is"
+    " up, and the port waits for an address from it. If it gives other ports theirs, take this one out and in"
+    " (`mlxlink -d DEVICE --port_state TG`)."
+)
+_WAITING = ("INIT", "ARMED")  # states of a port whose link is up (InfiniBand specification, PortState)
 _kind = partial(
     FindingKind,
     outcome=Outcome.WARN,
@@ -200,7 +208,8 @@ def infiniband_peer_memory(context: Context) -> Judgement:
     )
     evidence = Evidence("nvidia_peermem", False, limit=True, source="/proc/modules")
     first = ports[0]
-    return judged(NO_PEER_MEMORY.finding(_subject(context.snapshot, first), message, evidence))
+    finding = NO_PEER_MEMORY.finding(_subject(context.snapshot, first), message, evidence)
+    return judged(with_logged_reason(context.snapshot, finding))
 
 
 def reaches_gpu_memory(machine: Machine) -> Reading[bool]:
@@ -244,7 +253,8 @@ def _judge_port(
         physical = Evidence("phys_state", str(port.physical_state), source=f"{source}/phys_state")
         evidence = Evidence("state", port.state, limit="ACTIVE", source=f"{source}/state")
         kind = PORT_DISABLED if disabled else PORT_DOWN
-        remedy = _on(kind.written_remedy, port)
+        waits = port.state in _WAITING and port.link_layer == "InfiniBand"
+        remedy = _on(_NO_SUBNET_MANAGER if waits else kind.written_remedy, port)
         yield _PortFault(kind.finding(subject, f"{name} {state}", evidence, physical, remedy=remedy), state)
         return
     rate = port.rate_gbit_per_second

@@ -6,6 +6,7 @@ from functools import cache, partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.gpu.instruments import asks_only, lone_failure
+from gpudiag.checks.logged_reasons import with_logged_reason
 from gpudiag.checks.needs import NO_TRACE, nvml_silent
 from gpudiag.checks.per_device import answering, is_loaded, judge_devices
 from gpudiag.checks.registry import (
@@ -19,7 +20,7 @@ from gpudiag.checks.registry import (
     judged,
 )
 from gpudiag.checks.subjects import device_subject, name_device
-from gpudiag.checks.traces import Trace, pci_gpus, traces_for
+from gpudiag.checks.traces import Trace, gpus_of_guests, pci_gpus, traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import (
     SOURCES_OF_GPUS,
@@ -118,6 +119,12 @@ NVML_KINDS = {
     ),
 }
 
+_WITHOUT_DRIVER = (SourceState.DRIVER_NOT_LOADED, SourceState.LIBRARY_ABSENT)
+_FOR_GUESTS = (
+    "vfio-pci holds every GPU here, for virtual machines: run jobs and gpudiag in those. Where that is meant,"
+    " check this machine with `gpudiag preflight --expect-gpus 0`; where not, [driver] remove the ids of"
+    " vfio-pci (`grep -r vfio /etc/modprobe.d /proc/cmdline`) and reboot."
+)
 _kind = partial(
     FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, category=Category.SW_OTHER, owner=Owner.HOST
 )
@@ -161,7 +168,8 @@ def nvml_answers(context: Context) -> Judgement:
         evidence.append(Evidence("reason", status.reason, source="NVML"))
     evidence += (Evidence("trace", trace.text, source=trace.place) for trace in traces)
     subject = SourceSubject("nvml", context.snapshot.host)
-    return judged(kind.finding(subject, message, *evidence, remedy=_remedy(context.snapshot, status, traces)))
+    finding = kind.finding(subject, message, *evidence, remedy=_remedy(context.snapshot, status, traces))
+    return judged(with_logged_reason(context.snapshot, finding))
 
 
 @check(
@@ -203,6 +211,8 @@ def _nobody_to_compare_with(silent: list[SourceStatus]) -> Judgement:
 def _remedy(snapshot: Snapshot, status: SourceStatus, traces: tuple[Trace, ...]) -> str:
     """The remedy in the source's words, after its `cause: `; empty where the catalogue's applies."""
     drivers = {gpu.driver for gpu in pci_gpus(snapshot) if not isinstance(gpu.driver, Missing)}
+    if status.state in _WITHOUT_DRIVER and not pci_gpus(snapshot) and gpus_of_guests(snapshot):
+        return _FOR_GUESTS
     if status.state is SourceState.LIBRARY_ABSENT and "nouveau" in drivers:
         return "[driver] nouveau holds the GPU: blacklist it, install the NVIDIA driver, and reboot."
     advice = (status.reason or "").partition(": ")[2]

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
-from gpudiag.reference.kernel_words import find_kernel_words, kernel_words
+from gpudiag.reference.kernel_words import faults_until_restart, find_kernel_words, kernel_words
 from gpudiag.reference.vocabulary import RECOVERY_ACTIONS, word_of
 
 MAX_TEXT_CHARACTERS = 1000
@@ -109,12 +109,13 @@ _NOT_STARTED_PATTERN = re.compile(
 # the 304.116 NVRM: The NVIDIA GeForce GT 710 GPU installed in this system is  -  NVRM:  supported through the
 # NVIDIA 470.xx Legacy drivers.
 _IGNORED_PATTERN = re.compile(
-    r"NVRM: ignoring (?:the legacy GPU|probe for VF) (?P<where>[0-9a-f:.]+)"
+    r"NVRM: ignoring (?:the legacy GPU|(?P<guest>probe for VF)) (?P<where>[0-9a-f:.]+)"
     r"|NVRM: installed in this system is not supported by|"
     r"NVRM:\s+supported through the NVIDIA \S+ Legacy drivers"
     r"|NVRM: .*is ignored by this driver",
     re.IGNORECASE,
 )
+_NOT_SUPPORTED = "driver.gpu_not_supported"
 _HARD_LOCKUP_PATTERN = re.compile(r"Watchdog detected hard LOCKUP on cpu")
 # rcu: INFO: rcu_sched self-detected stall on CPU; before 4.20 without `rcu:`; also: detected expedited stalls
 # on
@@ -188,7 +189,7 @@ def parse_each_line(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[
     for place in reversed(range(len(lines))):
         at, text = lines[place]
         event = events[place]
-        if event is not None and event.kind in _RESTARTABLE:
+        if event is not None and (event.kind in _RESTARTABLE or event.fault in faults_until_restart()):
             names = (event.bus_id, event.gpu_uuid, _ALL)
             later = [latest[name] for name in names if name in latest]
             events[place] = _restarted(event, later)
@@ -360,7 +361,11 @@ def _gpu_not_started(text: str, at: Reading[datetime]) -> KernelEvent | None:
     if not _NOT_STARTED_PATTERN.search(text):
         return None
     return KernelEvent(
-        kind=KernelEventKind.GPU_NOT_STARTED, at=at, text=text, bus_id=parse_bus_id(text.replace("PCI:", ""))
+        kind=KernelEventKind.GPU_NOT_STARTED,
+        at=at,
+        text=text,
+        bus_id=parse_bus_id(text.replace("PCI:", "")),
+        fault=find_kernel_words(text),
     )
 
 
@@ -368,7 +373,13 @@ def _gpu_ignored(text: str, at: Reading[datetime]) -> KernelEvent | None:
     match = _IGNORED_PATTERN.search(text)
     if match is None:
         return None
-    return KernelEvent(kind=KernelEventKind.GPU_IGNORED, at=at, text=text, bus_id=parse_bus_id(text))
+    return KernelEvent(
+        kind=KernelEventKind.GPU_IGNORED,
+        at=at,
+        text=text,
+        bus_id=parse_bus_id(text),
+        fault=None if match["guest"] else _NOT_SUPPORTED,
+    )
 
 
 def _of_record(event: KernelEvent, record: str, following: Iterable[str]) -> KernelEvent:

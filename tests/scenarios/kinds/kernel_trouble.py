@@ -106,6 +106,29 @@ _NOT_STARTED = tuple(
     )
 )  # fmt: skip
 
+_ANNOUNCED = tuple(
+    trial
+    for machine in _MACHINES
+    for trial in (
+        _found(
+            "the firmware of a GPU does not answer, without an Xid", machine, "driver.gpu_locked",
+            "NVRM: GPU1 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 812751949 heartbeat 18",
+        ),
+        _found(
+            "the same with its Xid", machine, "xid.hardware 1",
+            "NVRM: GPU1 _kgspLogRpcTimeout: ********* GSP Timeout *********",
+            "NVRM: Xid (PCI:{gpu}): 119, pid=7, name=python3, Timeout after 45s of waiting for RPC response",
+        ),
+        _quiet("a loaded driver answers again", machine,
+            "NVRM: GPU1 _kgspLogRpcTimeout: ********* GSP Timeout *********",
+            "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build"),
+        _found("a module is too hot", machine, "kernel.network_cable_fault",
+            "mlx5_core 0000:f3:00.0: Port module event[error]: module 0, Cable error, High Temperature"),
+        _quiet("a module is plugged", machine,
+            "mlx5_core 0000:f3:00.0: Port module event: module 0, Cable plugged"),
+    )
+)  # fmt: skip
+
 
 def _port(device: str, layer: str) -> str:
     folder = f"sys/class/infiniband/{device}/ports/1"
@@ -132,5 +155,6 @@ KINDS = (
     Kind("kernel lines: error records of the firmware", _RECORDS),
     Kind("kernel lines: stuck processors, machine checks", _STUCK),
     Kind("kernel lines: a GPU that did not start", _NOT_STARTED),
+    Kind("kernel lines: a GPU that does not move, a module of a network card", _ANNOUNCED),
     Kind("a network port that is turned off", _PORTS),
 )

@@ -71,3 +71,19 @@ def test_a_virtual_function_is_known_by_its_physical_one(tmp_path):
         (tmp_path / f"sys/class/infiniband/{name}/device{'/physfn' * virtual}").mkdir(parents=True)
     found = {port["device"]: port["virtual_function"] for port in read_infiniband_ports(str(tmp_path))}
     assert found == {"mlx5_0": False, "mlx5_18": True}
+
+
+@pytest.mark.parametrize(
+    ("layer", "state", "manager"),
+    [
+        ("InfiniBand", "INIT", True),
+        ("InfiniBand", "ARMED", True),
+        ("InfiniBand", "DOWN", False),
+        ("Ethernet", "INIT", False),
+    ],
+)
+def test_a_port_whose_link_is_up_waits_for_the_subnet_manager(layer, state, manager):
+    waiting = down(EIGHT[3], 3, state=state, physical_state="LinkUp", link_layer=layer)
+    (finding,) = judge(*EIGHT[:3], waiting, *EIGHT[4:]).findings
+    assert finding.code == "infiniband.port_down"
+    assert ("subnet manager" in finding.remedy) is manager

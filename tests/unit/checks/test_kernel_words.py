@@ -14,8 +14,8 @@ from gpudiag.probe.kernel_log.lines import MAX_TEXT_CHARACTERS, markers, parse_k
 from gpudiag.reference.kernel_words import kernel_words
 from tests.corpus.explained import texts
 from tests.kernel_lines import parse_kernel_lines
-from tests.scenarios.kernel_words_cases import LINES
-from tests.unit.checks.kernel_events import event_from, evidence_of, snapshot_with
+from tests.scenarios.kernel_words_cases import LINES, REASONS
+from tests.unit.checks.kernel_events import event_from, evidence_of, snapshot_with, xid
 from tests.unit.checks.machines import look_at
 from tests.unit.model.nouns import TAKEN_AT, make_device, make_snapshot
 from tests.walking import walk
@@ -37,8 +37,9 @@ def test_a_reported_line_is_one_finding_and_the_same_topic_of_explain(text):
 @walk(kernel_words(), lambda words: words.id)
 def test_every_pattern_is_searched_for_by_a_part_that_its_lines_hold(words):
     assert all(len(part) >= 4 and part in markers() for part in words.parts)
-    assert parse_kernel_line(LINES[words.id], TAKEN_AT).fault == words.id
-    assert len(LINES[words.id]) < MAX_TEXT_CHARACTERS
+    line = REASONS[words.id] if words.reason_of else LINES[words.id]
+    assert parse_kernel_line(line, TAKEN_AT).fault == words.id
+    assert len(line) < MAX_TEXT_CHARACTERS
 
 
 # Healthy machines print these: a hot-plugged link that came back, boot lines, corrected errors, a floppy
@@ -125,3 +126,58 @@ def test_the_link_of_a_gpu_that_was_here_is_told_with_it():
     ]
     assert [finding.code for finding in found] == ["gpu.gone"]
     assert "a PCI Express link went down" in found[0].message
+
+
+LOCKED = LINES["driver.gpu_locked"]
+
+
+def codes_of_checks(snapshot):
+    checks = [one for one in MACHINE_CHECKS if one.name in ("xid.kernel_log", "host.kernel_words")]
+    return [
+        (finding.code, getattr(finding.subject, "nvml_index", None))
+        for one in run_checks(look_at(snapshot), checks)
+        for finding in one.findings
+    ]
+
+
+def test_a_gpu_that_does_not_move_has_the_number_that_the_driver_gives_it():
+    (finding,) = judge(event_from(LOCKED))
+    assert "the driver counts it as GPU 6" in finding.message
+
+
+def test_with_an_xid_near_it_is_one_finding_about_that_gpu():
+    events = (event_from(LOCKED, 60.0), xid(119, gpu=2, minutes_ago=59.0))
+    assert codes_of_checks(snapshot_with(kernel_log=events)) == [("xid.hardware", 2)]
+
+
+def test_an_xid_hours_away_is_of_another_fault():
+    events = (event_from(LOCKED, 60.0), xid(119, gpu=2, minutes_ago=300.0))
+    assert sorted(codes_of_checks(snapshot_with(kernel_log=events)), key=str) == [
+        ("driver.gpu_locked", None),
+        ("xid.hardware", 2),
+    ]
+
+
+def test_a_restart_of_the_driver_settles_what_is_about_a_gpu_and_nothing_else():
+    lines = (
+        LOCKED,
+        LINES["kernel.gpu_reset_required"],
+        LINES["kernel.network_card_fault"],
+        "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build",
+    )
+    found = judge(*parse_kernel_lines((TAKEN_AT, line) for line in lines))
+    assert [finding.code for finding in found] == ["kernel.network_card_fault"]
+
+
+@walk(REASONS.values(), lambda line: line[:40])
+def test_a_reason_for_another_finding_is_none_by_itself(line):
+    assert not judge(event_from(line))
+
+
+@pytest.mark.parametrize(
+    ("logged", "searched"),
+    [("0000:54:00.0", "`dmesg -T | grep 54:00.0`"), ("7870:00:00.0", "grep 7870:00:00.0`")],
+)
+def test_a_remedy_searches_for_the_address_as_the_kernel_writes_it(logged, searched):
+    (finding,) = judge(event_from(f"mlx5_core {logged} ibp84s0: TX timeout detected"))
+    assert searched in finding.remedy

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudiag.checks.per_device import alike, judge_devices, nobody_works, too_few_alike
+from gpudiag.checks.per_device import alike, is_loaded, judge_devices, nobody_works, too_few_alike
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
@@ -106,3 +106,26 @@ def test_only_gpus_of_one_product_are_compared():
     assert too_few_alike(snapshot, wanted=3) is not None
     assert nobody_works(snapshot, 50) is not None
     assert nobody_works(make_snapshot(make_device(0, utilization_percent=50)), 50) is None
+
+
+# Without persistence mode the driver starts an unused GPU for each program that asks for its readings.
+WOKEN = {
+    "utilization_percent": 100,
+    "persistence_mode": "disabled",
+    "processes": (),
+    "memory_used_bytes": 4 << 20,
+}
+
+
+@pytest.mark.parametrize(
+    ("differs", "loaded"),
+    [
+        ({}, False),
+        ({"persistence_mode": "enabled"}, True),
+        ({"memory_used_bytes": 500 << 20}, True),
+        ({"memory_used_bytes": Missing(MissingReason.NOT_SUPPORTED)}, True),
+        ({"processes": Missing(MissingReason.NO_PERMISSION)}, True),
+    ],
+)
+def test_a_gpu_that_the_question_has_woken_is_not_at_work(differs, loaded):
+    assert is_loaded(make_device(0, **{**WOKEN, **differs}), 50) is loaded
