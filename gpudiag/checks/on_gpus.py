@@ -18,13 +18,11 @@ from gpudiag.checks.gpu.settings import (
     power_idle_draw,
     power_limit,
 )
+from gpudiag.checks.gpu.temperature import temperature_gpu, temperature_memory, temperature_peers
 from gpudiag.checks.gpu.throttling import (
     clocks_hardware_slowdown,
     clocks_power_capped,
     clocks_software_thermal,
-    temperature_gpu,
-    temperature_memory,
-    temperature_peers,
 )
 from gpudiag.checks.gpu.xid import xid_kernel_log
 from gpudiag.checks.host.kernel_faults import host_kernel_log
