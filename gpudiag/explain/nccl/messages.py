@@ -93,6 +93,8 @@ def _add_net(process: ProcessFacts, head: Head, message: str, place: LogPlace) -
         process.no_nic = place
     elif message.startswith("NET/IB : Unable to open device"):
         process.closed_nic = place
+    elif "GPU Direct RDMA Disabled for GPU" in message:  # up to 2.4 behind the network
+        _add_gpu_direct(process, head, message.partition(" : ")[2], place)
     elif "GPU Direct RDMA Disabled" in message:
         match = _WITHOUT_DIRECT.match(message)
         if match and match[1] != "Socket":
