@@ -202,14 +202,14 @@ PLUGIN_FAILED = _kind(
     code="nccl.plugin_not_loaded",
     owner=Owner.JOB,
     category=Category.SW_LIBRARY,
-    meaning="A plugin that the job asks for was not loaded, and NCCL continued without it.",
+    meaning="A plugin that the job asks for, or whose file is there, was not loaded; NCCL went on without it.",
     remedy=(
         "Put the plugin's folder into LD_LIBRARY_PATH of the ranks, or unset"
         " NCCL_NET_PLUGIN and NCCL_TUNER_PLUGIN."
     ),
     basis=_basis(
         "`Plugin name set by env`, `Could not find`, `Plugin load returned`, `No eligible providers`.",
-        "The plugin that a variable names. Plugins that NCCL looks for by itself may be missing.",
+        "The plugin that a variable names, or that the loader refuses. Others may be missing.",
         "nccl.network_plugin",
     ),
 )
