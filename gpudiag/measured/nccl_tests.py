@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from gpudiag.checks.benchmarks.collectives import MIXED, NO_WARM_UP, ONE_RANK, ONLY_AVERAGE
+from gpudiag.checks.benchmarks.collectives import MIXED, NO_WARM_UP, ONE_RANK, ONLY_AVERAGE, SHARED_GPU
 from gpudiag.checks.benchmarks.judge import NCCL_TESTS, NOT_CHECKED, OLD_ERROR_COLUMN
 from gpudiag.measured.facts import Facts
 from gpudiag.model.benchmark import MeasuredTable, MeasuredValue, Metric, TestResult
@@ -215,6 +215,7 @@ class NcclTests:
         self._operation, self._bounds, self._ended, self._starts = "", NOT_ASKED, False, 0
         self._remarks, self._failure, self._old_column, self._group = [], "", False, _GROUP
         self.facts.ranks.clear()
+        self.facts.buses.clear()
         self.facts.settings.clear()
         self.facts.algorithms.clear()
         self.facts.first_ranks = self.facts.rank_count = 0
@@ -229,6 +230,8 @@ class NcclTests:
             remarks.append(MIXED)
         elif rows and _is_of_one_rank(rows, setup.gpus):
             remarks.append(ONE_RANK)
+        elif self.facts.share_gpus:
+            remarks.append(SHARED_GPU)
         largest = max((row.size for row in rows), default=0)
         results = (TestResult(operation, "fail", message=self._failure),) if self._failure else ()
         return MeasuredTable(

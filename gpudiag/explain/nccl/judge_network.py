@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpudiag.checks.software.nccl_log import (
+    FABRIC_UNUSED,
     NIC_REMOTE,
     NICS_DIFFER,
     NICS_UNUSED,
     NO_GPU_DIRECT,
     SOCKETS,
 )
-from gpudiag.explain.nccl.facts import ProcessFacts
+from gpudiag.explain.nccl.facts import CommunicatorFacts, ProcessFacts
 from gpudiag.explain.nccl.finding import ByReason, Why, make_finding
 from gpudiag.explain.nccl.job import Job, Sending, Who, name_ranks_and_hosts, sort_ranks
 from gpudiag.model.finding import Owner
@@ -238,6 +239,42 @@ def _why_no_direct(job: Job, process: ProcessFacts) -> Why:
 def _names(process: ProcessFacts) -> str:
     names = [*process.nics_without_direct]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def judge_fabric(job: Job) -> Iterator[NcclFinding]:
+    """NVLink between hosts that some hosts lack, or that a communicator over them does not use."""
+    unused = ByReason(FABRIC_UNUSED, "no NVLink between hosts")
+    if any(process.fabric and process.fabric[0] for process in job.processes):
+        for process in job.processes:
+            if process.fabric and not process.fabric[0]:
+                why = Why("the fabric has registered GPUs of other hosts, and not these", process.fabric[1])
+                unused.add(why, job.who(process))
+    for group in job.groups:
+        hosts: dict[str, set[str]] = {}
+        for member in group.members.values():
+            if member.process.fabric:
+                hosts.setdefault(member.process.fabric[0], set()).add(member.process.host)
+        for member in group.members.values():
+            name, place = member.process.fabric or ("", None)
+            if name and len(hosts[name]) > 1 and _is_apart(member.communicator):
+                domain = f"one NVLink domain holds {count_of(len(hosts[name]), 'host')}"
+                why = _why_apart(member.process) or Why(f"{domain}, and NCCL reports MNNVL 0", place)
+                unused.add(why, [job.who_of(member)])
+    yield from unused.findings()
+
+
+def _is_apart(communicator: CommunicatorFacts) -> bool:
+    """Whether a communicator reaches over hosts without NVLink between them."""
+    return (communicator.nodes or 1) > 1 and not communicator.mnnvl
+
+
+def _why_apart(process: ProcessFacts) -> Why | None:
+    """The variable that keeps NCCL from NVLink between hosts; None where none is set."""
+    for name in ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE"):
+        known = process.settings.get(name)
+        if known and known[0] == "0":
+            return Why(f"{name}=0 is set", known[1], f"Unset {name}.", Owner.JOB)
+    return None
 
 
 def judge_missing_nics(job: Job) -> Iterator[NcclFinding]:

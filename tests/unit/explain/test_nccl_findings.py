@@ -107,6 +107,7 @@ class Fault:
 
 
 ALL_16, BOTH = tuple(range(16)), ("node-0", "node-1")
+UUID = "3143b15bc2cd192b.28cc9b5473fb5b93"
 MERGED_NIC_TOPOLOGY = (
     "Pattern 4, crossNic 0, nChannels 8, bw 20.000000/20.000000, type NVL/{}, sameChannels 1"
 )
@@ -294,6 +295,20 @@ FAULTS = {
             extra=(f"NET/Plugin: /opt/ofi/libnccl-net.so: libhwloc.so.15: {PLUGIN_GONE}",)),
         ALL_16, BOTH, "NCCL_NET_PLUGIN",
     ),
+    "a host outside the fabric of the other's NVLink": Fault(
+        "nccl.fabric_unused", replace(TWO, extra=(f"MNNVL busId 0x9 fabric UUID {UUID} cliqueId 0x7ffe state 3",),
+            of_host={1: {"extra": ("MNNVL busId 0x9 fabric UUID 0.0 cliqueId 0x0 state 3",)}}),
+        tuple(range(8, 16)), ("node-1",), "and not these", "UUID 0.0",
+    ),
+    "NVLink between hosts that NCCL leaves": Fault(
+        "nccl.fabric_unused", replace(TWO, extra=(f"MNNVL busId 0x9 fabric UUID {UUID} cliqueId 0x7ffe state 3",)),
+        ALL_16, BOTH, "MNNVL 0", "fabric UUID",
+    ),
+    "NCCL_MNNVL_ENABLE=0": Fault(
+        "nccl.fabric_unused", replace(TWO, settings={"NCCL_MNNVL_ENABLE": "0"},
+            extra=(f"MNNVL busId 0x9 fabric UUID {UUID} cliqueId 0x7ffe state 3",)),
+        ALL_16, BOTH, "NCCL_MNNVL_ENABLE=0", "set by environment",
+    ),
     "a tuner that was asked for": Fault(
         "nccl.plugin_not_loaded",
         replace(TWO, extra=("TUNER/Plugin: NCCL_TUNER_PLUGIN set to libmytuner.so",
@@ -304,6 +319,8 @@ FAULTS = {
 # What only some versions say, or what the version itself is the fault of.
 OF_ONE_VERSION = {
     "NCCL_NET=Socket, told by 2.28": ((2, 28),),
+    "NVLink between hosts that NCCL leaves": ((2, 24), (2, 28), (2, 32)),  # `MNNVL 0`
+    "NCCL_MNNVL_ENABLE=0": ((2, 24), (2, 28), (2, 32)),
     "another NCCL on one host": ((2, 24), (2, 27), (2, 28), (2, 32)),
     "two versions of NCCL without a majority": ((2, 24), (2, 32)),
 }
@@ -390,6 +407,13 @@ def test_the_words_of_nccl_2_4_are_read():
     assert (finding.code, finding.ranks) == ("nccl.no_gpu_direct", (0, 1))
     assert "too far" in finding.message
     assert findings_in(lines.replace("NET/IB/0", "NET/IB/0/GDRDMA")) == ()
+
+
+def test_a_fabric_that_ends_at_the_host_or_is_used_is_no_fault():
+    line = "MNNVL busId 0x9 fabric UUID {} state 3"
+    assert findings(replace(TWO, extra=(line.format("0.0 cliqueId 0x0"),))) == ()
+    used = job_log(replace(TWO, extra=(line.format(f"{UUID} cliqueId 0x7ffe"),)))
+    assert findings_in(used.replace("MNNVL 0", "MNNVL 1")) == ()
 
 
 def test_refused_peer_access_over_nvlink_asks_for_the_fabric():
