@@ -220,7 +220,7 @@ PLUGIN_FAILED = _kind(
     code="nccl.plugin_not_loaded",
     owner=Owner.JOB,
     category=Category.SW_LIBRARY,
-    meaning="A plugin that the job asks for, or that is there, was not loaded, and NCCL went on without it.",
+    meaning="A plugin that the job asks for, or that is there, was not loaded; NCCL continued without it.",
     remedy=(
         "Put the plugin's folder into LD_LIBRARY_PATH of the ranks, or unset"
         " NCCL_NET_PLUGIN and NCCL_TUNER_PLUGIN."
