@@ -37,7 +37,9 @@ _READ_BY_ALL = frozenset(
     )
 )
 # The file itself is not there, or the plugin is of another version of the interface: NCCL tries the next.
-_NOT_A_FAULT = re.compile(r"cannot open shared object file|undefined symbol: nccl\w+Plugin")
+_NOT_A_FAULT = re.compile(
+    r"(?:\S*libnccl-\S*: )?(?:cannot open shared object file|undefined symbol: nccl\w+Plugin)"
+)
 _MAX_VALUES = 3
 _VIRTUAL = re.compile(r"(?:docker|virbr|veth|lxdbr|lxcbr|podman|cni-podman|br-[0-9a-f]{8,}|usb\d|idrac)")
 _LOOPBACK = re.compile(r"127\.|::1$")

@@ -32,8 +32,8 @@ _CONNECT = re.compile(
 )
 _PLATFORM = re.compile(r"Running on (\S+) platform|topology? file .*?/((?:p\d\w*|g\d\w*)[-.]\w*xl\w*)")
 _OPEN_ERROR = re.compile(
-    r"\w+/Plugin ?: (?:Plugin load \(\S+\) returned \d+ : )?\S+\.so\S*: (?=.*(?:version|undefined symbol|"
-    r"cannot open shared))"
+    r"\w+/Plugin ?: (?:Plugin load (?:\(\S+\) )?returned \d+ : |dlerror=|\S+\.so\S*: )"
+    r"(?=.*(?:version|undefined symbol|cannot open shared))"
 )
 _REFUSES_P2P = (
     "P2P is disabled between",

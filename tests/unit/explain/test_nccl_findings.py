@@ -374,13 +374,17 @@ def test_a_plugin_that_the_loader_refuses_is_a_fault_between_hosts_though_nobody
         "/lib/libc.so.6: version `GLIBC_2.38' not found (required by /opt/ofi/libnccl-net.so)": BOTH,
         f"libfabric.so.1: {PLUGIN_GONE}": BOTH,
         PLUGIN_GONE: (),
+        f"libnccl-net.so: {PLUGIN_GONE}": (),
         "undefined symbol: ncclNetPlugin_v9": (),
     }
-    for why, hosts in reasons.items():
-        extra = (f"NET/Plugin: libnccl-net.so: {why}",)
-        found = findings(replace(TWO, version=(2, 28), extra=extra))
-        assert [(one.code, one.hosts) for one in found] == [("nccl.plugin_not_loaded", hosts)] * bool(hosts)
-        assert findings(NcclJob(version=(2, 28), extra=extra)) == ()
+    for words in ("NET/Plugin: libnccl-net.so: ", "NET/Plugin: Plugin load returned 2 : "):
+        for why, hosts in reasons.items():
+            extra = (f"{words}{why} : when loading libnccl-net.so",)
+            found = findings(replace(TWO, version=(2, 28), extra=extra))
+            assert [(one.code, one.hosts) for one in found] == [("nccl.plugin_not_loaded", hosts)] * bool(
+                hosts
+            )
+            assert findings(NcclJob(version=(2, 28), extra=extra)) == ()
 
 
 def test_efa_without_gpu_direct_is_a_fault_on_instances_that_have_it():
