@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpudiag.checks.benchmarks.collectives import REAL_JOB
+from gpudiag.checks.benchmarks.collectives import NO_WARM_UP, ONE_RANK, REAL_JOB
 from gpudiag.checks.benchmarks.judge import DCGM, NCCL_TESTS, NOT_CHECKED
 from gpudiag.measured.facts import Facts
 from gpudiag.measured.numbers import as_number
@@ -90,7 +90,9 @@ def _of_nccl_tests(
         isinstance(one, dict) and "out_of_place" in one for one in results
     ):
         return None
-    setup = _setup_of_nccl_tests(document, facts)
+    config = document.get("config")
+    config = config if isinstance(config, dict) else {}
+    setup = _setup_of_nccl_tests(document, config, facts)
     operation = _operation_of(document, results)
     values = [value for result in results if isinstance(result, dict) for value in _placements(result)]
     bounds = document.get("out_of_bounds")
@@ -101,14 +103,18 @@ def _of_nccl_tests(
             file,
             line,
             NCCL_TESTS,
-            str(document.get("version") or "") or NOT_ASKED,
+            NOT_ASKED,
             operation,
             Metric.BUSBW,
             tuple(values),
             setup,
             complete=bool(values),
             out_of_bounds=bounds if isinstance(bounds, int) else NOT_ASKED,
-            remarks=() if checked else (NOT_CHECKED,),
+            remarks=(
+                *([] if checked else [NOT_CHECKED]),
+                *([NO_WARM_UP] if config.get("warmup_iters") == 0 else []),
+                *([ONE_RANK] if setup.gpus == 1 else []),
+            ),
         )
     ]
 
@@ -126,14 +132,19 @@ def _operation_of(document: dict[str, Any], results: list[Any]) -> str:
     return "all_reduce"
 
 
-def _setup_of_nccl_tests(document: dict[str, Any], facts: Facts) -> Setup:
-    devices = [one for one in document.get("devices") or () if isinstance(one, dict)]
-    for place, device in enumerate(devices):
-        name = device.get("device_name") or device.get("name") or device.get("devname")
-        host = str(device.get("hostname") or device.get("host") or "")
-        number = device.get("rank")
-        rank = number if isinstance(number, int) else place
-        facts.ranks[rank] = (host, int(device.get("device") or 0), str(name or ""))
+def _setup_of_nccl_tests(document: dict[str, Any], config: dict[str, Any], facts: Facts) -> Setup:
+    """What the document shows of the machine: of a process with several GPUs it has only the first."""
+    of_process = max(1, _count(config.get("nthreads"))) * max(1, _count(config.get("ngpus")))
+    devices = config.get("devices") or document.get("devices") or ()
+    for place, device in enumerate(one for one in devices if isinstance(one, dict)):
+        name = device.get("device_info") or device.get("device_name") or device.get("name")
+        host, number = str(device.get("hostname") or device.get("host") or ""), device.get("rank")
+        rank = number if isinstance(number, int) else place * of_process
+        for beside in range(of_process):
+            facts.ranks[rank + beside] = (host, _count(device.get("device")) + beside, str(name or ""))
+    for variable in document.get("env") or ():
+        if str(variable).startswith("NCCL_"):
+            facts.read(str(variable))
     version = document.get("nccl_version")
     if isinstance(version, str):
         facts.nccl_version = version

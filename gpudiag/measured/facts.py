@@ -9,7 +9,7 @@ from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 
 _RANK = re.compile(
     r"Rank\s+(?P<rank>\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(?P<host>\S+(?: \S+)?)\s+"
-    r"device\s+(?P<device>\d+)\s+\[[0-9a-fx:]+\]\s+(?P<gpu>\S.*?)\s*$",
+    r"device\s+(?P<device>\d+)\s+\[(?P<bus>[0-9a-fx:]+)\]\s+(?P<gpu>\S.*?)\s*$",
     re.IGNORECASE,
 )
 # Whole lines that name one GPU with its index: nvidia-smi, nvidia-smi -L, nvbandwidth, CUDA's samples,
@@ -46,6 +46,7 @@ class Facts:
     """What the lines read so far have shown."""
 
     ranks: dict[int, tuple[str, int, str]] = field(default_factory=dict)  # host, device, GPU
+    buses: dict[int, tuple[str, str]] = field(default_factory=dict)  # host and whole bus id, by rank
     first_ranks: int = 0  # how often rank 0 introduced itself
     gpus: dict[int, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
@@ -67,6 +68,8 @@ class Facts:
     def _read_gpus(self, line: str) -> None:
         if (rank := _RANK.search(line)) is not None:
             self.ranks[int(rank["rank"])] = (rank["host"], int(rank["device"]), rank["gpu"])
+            if rank["bus"].count(":") > 1:  # up to 2.13 the bus alone, which several GPUs may have
+                self.buses[int(rank["rank"])] = (rank["host"], rank["bus"])
             self.first_ranks += rank["rank"] == "0"
             return
         if (process := _PROCESS.search(line)) is not None:
@@ -98,6 +101,11 @@ class Facts:
         if (ranks := _RANKS.search(line)) is not None:
             self.rank_count = max(self.rank_count, int(ranks[1]))
             self.node_count = max(self.node_count, int(ranks[2] or 0))
+
+    @property
+    def share_gpus(self) -> bool:
+        """Whether two ranks run on one GPU."""
+        return len(set(self.buses.values())) < len(self.buses)
 
     def setup(self) -> Setup:
         """What the lines show of the hardware that a benchmark ran on."""

@@ -1,14 +1,16 @@
 """Tables of nccl-tests, of every binary and version: rows of sizes, out of place and in place.
 
 Up to 2.9 `error` stands for `#wrong`, without a root; all_gather had no `redop`; from 2.18 `-I` adds four
-columns. Other lines may stand between the parts of a row.
+columns, and `-S` the time of day. Other lines may stand between the parts of a row. A table that people
+post may have no `#wrong`.
 """
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from gpudiag.checks.benchmarks.collectives import MIXED, NO_WARM_UP, ONE_RANK, ONLY_AVERAGE
+from gpudiag.checks.benchmarks.collectives import MIXED, NO_WARM_UP, ONE_RANK, ONLY_AVERAGE, SHARED_GPU
 from gpudiag.checks.benchmarks.judge import NCCL_TESTS, NOT_CHECKED, OLD_ERROR_COLUMN
 from gpudiag.measured.facts import Facts
 from gpudiag.model.benchmark import MeasuredTable, MeasuredValue, Metric, TestResult
@@ -53,12 +55,14 @@ _ANY_PROGRAM = re.compile(
     r"(?:^|[/\s:])(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|sendrecv|gather|scatter|"
     r"hypercube)_perf(?:_mpi)?\b"
 )
-_HEADER = re.compile(r"\bsize\s+count\s+(?:\(elements\)\s+)?type\b.*\b(#wrong|error)\b")
+_HEADER = re.compile(r"\bsize\s+count\s+(?:\(elements\)\s+)?type\b.*\bbusbw\b(?:\s+(#wrong|error)\b)?")
+_TIME_OF_DAY = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)\s*(OK|FAILED)")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
 _TEST_FAILED = re.compile(r"Test (?:NCCL|CUDA) failure .*?(?:'([^']+)')|(\w+: Test timeout \(\d+s\).*)")
 _TOOL_VERSION = re.compile(r"nccl-tests version (\d[\w.]*)")
 _GROUP = 4  # columns of one placement: time, algbw, busbw, #wrong
+_DOUBT = 0.5  # of the last digit that is printed
 
 
 @dataclass(slots=True)
@@ -84,6 +88,7 @@ class NcclTests:
     _version: Reading[str] = NOT_ASKED
     _old_column: bool = False
     _rooted: bool | None = None  # whether rows have a root; None where no header was seen
+    _group: int = _GROUP
     _bounds: Reading[int] = NOT_ASKED
     _ended: bool = False
     _starts: int = 0
@@ -110,6 +115,7 @@ class NcclTests:
             if self._ended and self._rows:
                 self._finish()
             self._old_column, self._rooted = header[1] == "error", " root " in whole
+            self._group = _GROUP if header[1] else _GROUP - 1
             self._line = self._line or number
         elif "Test " in whole and (failed := _TEST_FAILED.search(whole)) is not None:
             self._failure = failed[1] or failed[2] or "a test failed"
@@ -133,7 +139,7 @@ class NcclTests:
     def _read_row(self, number: int, whole: str) -> None:
         if not whole:
             return
-        tokens = _TAG.sub(" ", whole).split()
+        tokens = _TAG.sub(" ", _TIME_OF_DAY.sub("", whole)).split()
         if not self._start_row(number, tokens):
             self._continue_row(tokens)
 
@@ -151,7 +157,10 @@ class NcclTests:
         key = [tokens[place + 2]]
         if rest and rest[0] in _OPERATORS:
             key.append(rest.pop(0))
-        rooted = self._rooted if self._rooted is not None else rest[:1] == ["-1"] or len(rest) % _GROUP == 1
+        if self._rooted is not None:
+            rooted = self._rooted
+        else:
+            rooted = rest[:1] == ["-1"] or len(rest) % self._group == 1
         if rest and rooted and re.fullmatch(r"-?\d+", rest[0]):
             key.append(rest.pop(0))
         row = _Row(int(tokens[place]), tuple(key), [])
@@ -171,10 +180,11 @@ class NcclTests:
         ):
             return
         row.numbers += tokens
-        wide = len(row.numbers) == 4 * _GROUP
-        if wide or len(row.numbers) in (_GROUP, 2 * _GROUP):
-            width = 2 * _GROUP if wide else _GROUP
-            row.groups = [row.numbers[at : at + _GROUP] for at in range(0, len(row.numbers), width)]
+        group = self._group
+        wide = len(row.numbers) == 4 * group
+        if wide or len(row.numbers) in (group, 2 * group):
+            width = 2 * group if wide else group
+            row.groups = [row.numbers[at : at + group] for at in range(0, len(row.numbers), width)]
 
     def end(self) -> list[MeasuredTable]:
         """All tables of the file."""
@@ -203,8 +213,9 @@ class NcclTests:
             self.tables.append(self._table(rows))
         self._rows, self._open, self._line, self._max_bytes = [], None, 0, 0
         self._operation, self._bounds, self._ended, self._starts = "", NOT_ASKED, False, 0
-        self._remarks, self._failure, self._old_column = [], "", False
+        self._remarks, self._failure, self._old_column, self._group = [], "", False, _GROUP
         self.facts.ranks.clear()
+        self.facts.buses.clear()
         self.facts.settings.clear()
         self.facts.algorithms.clear()
         self.facts.first_ranks = self.facts.rank_count = 0
@@ -219,6 +230,8 @@ class NcclTests:
             remarks.append(MIXED)
         elif rows and _is_of_one_rank(rows, setup.gpus):
             remarks.append(ONE_RANK)
+        elif self.facts.share_gpus:
+            remarks.append(SHARED_GPU)
         largest = max((row.size for row in rows), default=0)
         results = (TestResult(operation, "fail", message=self._failure),) if self._failure else ()
         return MeasuredTable(
@@ -239,10 +252,10 @@ class NcclTests:
     def _values(self, row: _Row) -> list[MeasuredValue]:
         """The bus bandwidth of a row, out of place and in place."""
         found = []
-        for place, (_, _, busbw, wrong) in enumerate(row.groups):
+        for place, (_, _, busbw, *wrong) in enumerate(row.groups):
             speed = _number(busbw)
             if speed is not None:
-                count = None if self._old_column else _number(wrong)
+                count = _number(wrong[0]) if wrong and not self._old_column else None
                 found.append(
                     MeasuredValue(
                         speed * BYTES_PER_GB,
@@ -265,7 +278,7 @@ def _number(word: str) -> float | None:
 def _ratio(rows: list[_Row]) -> float | None:
     """Bus bandwidth over the algorithm's, of the largest message: the operation's factor."""
     for row in sorted(rows, key=lambda one: one.size, reverse=True):
-        for _, algbw, busbw, _ in row.groups:
+        for _, algbw, busbw, *_ in row.groups:
             speed, bus = _number(algbw), _number(busbw)
             if speed and bus is not None and speed > 1:
                 return bus / speed
@@ -278,7 +291,9 @@ def _operation_by_rows(rows: list[_Row]) -> str:
     words = rows[0].key if rows else ()
     reduces = len(words) > 1 and words[1] not in ("none",)
     rooted = len(words) > 2 and words[2] not in ("-1",)
-    unchecked = any(len(row.groups) == 2 and _is_unchecked(row.groups[1][3]) for row in rows)
+    unchecked = any(
+        len(row.groups) == 2 and _is_unchecked(*(group[3:] for group in row.groups)) for row in rows
+    )
     if rooted:
         return "reduce" if reduces else "broadcast"
     if ratio is not None and 0 < ratio < 0.999:
@@ -288,21 +303,36 @@ def _operation_by_rows(rows: list[_Row]) -> str:
     return "sendrecv" if unchecked else "all_reduce"
 
 
-def _is_unchecked(wrong: str) -> bool:
-    """Whether it is not done in place: that result is not compared, or, in the old column, is off by 1."""
-    return wrong == "N/A" or ("e" in wrong and (_number(wrong) or 0.0) >= 1)
+def _is_unchecked(apart: list[str], in_place: list[str]) -> bool:
+    """Whether the result in place is not compared, or, in the old column, is off by 1 or more there alone."""
+    if in_place == ["N/A"]:
+        return apart != in_place
+    return any("e" in one and (_number(one) or 0.0) >= 1 for one in in_place) and not any(
+        (_number(one) or 0.0) >= 1 for one in apart
+    )
 
 
 def _ranks_by_rows(operation: str, rows: list[_Row]) -> int:
-    """The number of ranks by the factor between algbw and busbw; 0 where that does not show it."""
-    ratio = _ratio(rows)
-    if ratio is None or ratio <= 0:
+    """The number of ranks by the factor between algbw and busbw; 0 where the digits allow several."""
+    if operation in ("broadcast", "reduce", "sendrecv"):
         return 0
-    share = ratio / 2 if operation == "all_reduce" else ratio
-    if not 0.4 < share < 0.9995 or operation in ("broadcast", "reduce", "sendrecv"):
+    whole = 2.0 if operation == "all_reduce" else 1.0  # what the factor is of very many ranks
+    low, high = 0.0, 1.0
+    for row in rows:
+        for _, algbw, busbw, *_ in row.groups:
+            speed, bus = _number(algbw), _number(busbw)
+            if speed and bus and speed > 1:
+                low = max(low, (bus - _doubt(busbw)) / (speed + _doubt(algbw)) / whole)
+                high = min(high, (bus + _doubt(busbw)) / (speed - _doubt(algbw)) / whole)
+    if not 0.4 < low <= high < 1:
         return 0
-    ranks = 1 / (1 - share)
-    return round(ranks) if abs(ranks - round(ranks)) < 0.02 * ranks else 0
+    fewest, most = math.ceil(1 / (1 - low)), math.floor(1 / (1 - high))
+    return most if fewest == most else 0
+
+
+def _doubt(word: str) -> float:
+    """How far a printed number may be from the one that was measured."""
+    return _DOUBT * 10.0 ** -len(word.partition(".")[2]) if "e" not in word else math.inf
 
 
 def _is_mixed(rows: list[_Row], starts: int, first_ranks: int) -> bool:

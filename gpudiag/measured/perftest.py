@@ -17,6 +17,7 @@ _TITLE = re.compile(
 _SMALL_MTU = re.compile(r"Mtu\s*:\s*(?:256|512|1024)\[B\]")
 _HEAD = re.compile(r"#\s?bytes\s+#\s?iterations\s+(.*)$")
 _SPEED = re.compile(r"BW average\s*\[(Gb/sec|MB/sec|GB/sec|MiB/sec)\]")
+_HUNDREDTHS = re.compile(r"\.\d\d")
 _FACTORS = {"Gb/sec": BYTES_PER_GB / BITS_PER_BYTE, "MB/sec": MIB, "MiB/sec": MIB, "GB/sec": BYTES_PER_GB}
 # Of a row of latencies: t_min, t_max, t_typical, t_avg and more; with -D only t_avg and the rate.
 _TYPICAL = 2
@@ -34,6 +35,7 @@ class PerfTest:
     _remarks: list[str] = field(default_factory=list)
     _factor: float = 0.0
     _column: int = 0
+    _columns: int = 0  # in all, by the head
     _latency: bool = False
     _values: list[MeasuredValue] = field(default_factory=list)
 
@@ -68,11 +70,14 @@ class PerfTest:
             self._column = 2 + (_TYPICAL if "t_typical" in columns else 0)
         else:
             return
+        self._columns = 2 + len(re.findall(r"\[[^\]]+\]", columns))
         self._line = self._line or number
 
     def _read_row(self, words: list[str]) -> None:
-        # A row goes on after this column: where it does not, the number may be cut.
-        if len(words) > self._column + 1 and words[0].isdecimal() and words[1].isdecimal():
+        # Where a row does not go on as its head does, the number may be cut.
+        last = self._column + 1
+        whole = len(words) > last or (len(words) == self._columns == last and _HUNDREDTHS.search(words[-1]))
+        if whole and words[0].isdecimal() and words[1].isdecimal():
             value = as_number(words[self._column])
             if value is not None:
                 self._values.append(MeasuredValue(value * self._factor, int(words[0])))

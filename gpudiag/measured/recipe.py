@@ -20,6 +20,7 @@ from gpudiag.measured.facts import Facts, filled
 from gpudiag.measured.nccl_tests import NcclTests
 from gpudiag.measured.nvbandwidth import NvBandwidth
 from gpudiag.measured.osu import OsuBenchmarks
+from gpudiag.measured.other_programs import OtherPrograms
 from gpudiag.measured.perftest import PerfTest
 from gpudiag.measured.torch_benches import TorchBenches
 from gpudiag.model.benchmark import Judgement, MeasuredTable, Metric, OutputRead, Setup
@@ -196,6 +197,7 @@ def _read_lines(file: _FileRead, lines: LogLines | Iterator[tuple[int, bytes]]) 
         OsuBenchmarks(file.name, run),
         TorchBenches(file.name, run),
         DcgmDiag(file.name, run),
+        OtherPrograms(file.name, run),
     )
     document: list[str] = []
     size = 0

@@ -141,6 +141,25 @@ def find_reported_failure(tool: str, message: str) -> ReportedFailure | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class OtherProgram:
+    """A program whose output is known, and not judged: a line of its own, what it measures, what to run."""
+
+    name: str
+    line: "re.Pattern[str]"
+    measures: str
+    remedy: str
+
+
+@cache
+def other_programs() -> tuple[OtherProgram, ...]:
+    """Every program whose output is known and not judged."""
+    return tuple(
+        OtherProgram(**{**entry, "line": re.compile(entry["line"])})
+        for entry in read_table(_BOARDS)["other_program"]
+    )
+
+
 def latency_limit(operation: str) -> tuple[float, str] | None:
     """The latency of small messages, in seconds, above which to ask why, with its source; None if unknown."""
     for entry in read_table(_BOARDS)["latency"]:

@@ -28,7 +28,7 @@ from gpudiag.model.benchmark import MeasuredTable, MeasuredValue, Nics, Setup
 from gpudiag.model.evidence import Evidence, FileSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing
-from gpudiag.reference.expected_speeds import Board, curves, find_board
+from gpudiag.reference.expected_speeds import Board, curves, find_board, parse_nics
 from gpudiag.reference.speeds import speed_limits
 from gpudiag.units import GIB, format_rate, format_size
 
@@ -48,6 +48,8 @@ _SLOWING = (
 _NO_NVLS = re.compile(r"NCCL_NVLS_ENABLE=0|NCCL_ALGO=(?:Ring|RING|ring|Tree|TREE|tree)\b")
 # Whose published figures agree so well that a confirmed algorithm and size make a slow machine certain.
 _CERTAIN_GPUS = 8
+_CARDS_ASKED = "Give the network cards of a node: `--nics 8x400` for eight of 400 Gb/s."
+_FEWER_CARDS = "fewer or slower cards give less"
 _JOB_SHARE = 0.7  # our choice: a job computes while it sends
 
 
@@ -92,10 +94,14 @@ def judge_collective(table: MeasuredTable) -> list[Finding]:
     refused = _not_a_measurement(table)
     if refused is not None:
         return [NOT_A_MEASUREMENT.finding(subject, *refused[:1], remedy=refused[1])]
-    largest = table.largest()
+    largest, setup = table.largest(), table.setup
     if largest is None or isinstance(largest.size_bytes, Missing):
         return [NOT_A_MEASUREMENT.finding(subject, f"{table.operation}: no row with a size was found")]
-    setup = table.setup
+    if not isinstance(setup.gpu, Missing) and setup.gpu.startswith("AMD "):
+        message = (
+            f"{table.operation} on {setup.gpu}: gpudiag knows figures of NVIDIA's GPUs and of NCCL alone"
+        )
+        return [NO_REFERENCE.finding(subject, message)]
     if largest.size_bytes < SMALLEST_BYTES:
         message = (
             f"{table.operation}: the largest message is {format_size(largest.size_bytes)}; up to 64 MiB a"
@@ -252,7 +258,8 @@ def _judge_published(run: _Run) -> Finding | None:
         if run.busbw < slowest and fits_ring(run.busbw, rings):
             return _ring(run, max(rings), max(one.expected for one in others))
     opinions = others or [opinion for _, opinion in found]
-    return _against(run, opinions, confirmed=bool(algorithm))
+    cards = next((curve.nics for curve, _ in found if run.nodes > 1 and parse_nics(curve.nics)), "")
+    return _against(run, opinions, cards, confirmed=bool(algorithm))
 
 
 def _algorithm(run: _Run) -> str:
@@ -276,8 +283,8 @@ def _ring(run: _Run, ring: float, nvls: float) -> Finding:
     return KNOWN_SETTING.finding(run.subject, message, _measured(run, ring, "a ring"), remedy=remedy)
 
 
-def _against(run: _Run, opinions: list[Opinion], *, confirmed: bool) -> Finding:
-    """Right, slow or far too slow, by the opinions of published curves."""
+def _against(run: _Run, opinions: list[Opinion], cards: str, *, confirmed: bool) -> Finding:
+    """Right, slow or far too slow, by the opinions of published curves; `cards`: those that these are of."""
     expected = max(one.expected for one in opinions)
     lowest = min(opinions, key=lambda one: one.expected)
     evidence = [_of_opinion(run, one) for one in opinions]
@@ -308,6 +315,9 @@ def _against(run: _Run, opinions: list[Opinion], *, confirmed: bool) -> Finding:
             else "NCCL's algorithm is confirmed"
         )
         return FAR_TOO_SLOW.finding(run.subject, f"{words}: {why}", *evidence, remedy=_causes(run))
+    if cards:
+        words = f"{words} for {cards} Gb/s; {_FEWER_CARDS}"
+        return SLOW.finding(run.subject, words, *evidence, remedy=f"{_CARDS_ASKED} {_causes(run)}")
     return SLOW.finding(run.subject, f"{words}{_small(run)}", *evidence, remedy=_causes(run))
 
 
@@ -354,13 +364,12 @@ def _judge_like_scale(run: _Run) -> Finding:
         and curve.at(run.size)
         and (curve.nodes == 2) == (run.nodes == 2)
     ]
-    asked = "Give the network cards of a node: `--nics 8x400` for eight of 400 Gb/s."
     if not alike:
         message = (
             f"{run.what}. What it should be depends on the network cards of a"
             " node, which the output does not show"
         )
-        return PLATFORM_UNKNOWN.finding(run.subject, message, remedy=asked)
+        return PLATFORM_UNKNOWN.finding(run.subject, message, remedy=_CARDS_ASKED)
     nearest = min(alike, key=lambda curve: abs(curve.nodes - run.nodes))
     expected = nearest.at(run.size) or 0.0
     limit = speed_limits()["collective.measured"]
@@ -374,7 +383,7 @@ def _judge_like_scale(run: _Run) -> Finding:
     if setting:
         return KNOWN_SETTING.finding(run.subject, f"{words}. {setting}", evidence)
     return SLOW.finding(
-        run.subject, f"{words}; fewer or slower cards give less", evidence, remedy=f"{asked} {_causes(run)}"
+        run.subject, f"{words}; {_FEWER_CARDS}", evidence, remedy=f"{_CARDS_ASKED} {_causes(run)}"
     )
 
 

@@ -126,7 +126,8 @@ def _judge_host(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fin
         " Confidential computing encrypts each copy: `nvidia-smi conf-compute -f`. 4. A virtual machine"
         " may have a slower link by design."
     )
-    return [SLOW.finding(subject, f"{summary}; {share:.0%} and more is usual", evidence, remedy=remedy)]
+    message = f"{summary}; {share:.0%} and more is usual{_those_below(slow, table)}"
+    return [SLOW.finding(subject, message, evidence, remedy=remedy)]
 
 
 def _judge_detour(table: MeasuredTable) -> Finding:
@@ -187,7 +188,8 @@ def _judge_peers(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fi
         "Count the links that are up: `nvidia-smi nvlink -s`. A pair joined by"
         " part of the links gives that part."
     )
-    return [SLOW.finding(subject, f"{summary}; {limit.warn:.0%} and more is usual", evidence, remedy=remedy)]
+    message = f"{summary}; {limit.warn:.0%} and more is usual{_those_below(slow, table)}"
+    return [SLOW.finding(subject, message, evidence, remedy=remedy)]
 
 
 def _sums_both_ways(table: MeasuredTable) -> bool:
@@ -293,6 +295,11 @@ def _pairs(values: Sequence[MeasuredValue]) -> str:
     shown = ", ".join(f"GPU {one.row} to {one.column}" for one in values[:4])
     more = f" and {len(values) - 4} more" if len(values) > 4 else ""
     return f"{shown}{more} {'is' if len(values) == 1 else 'are'}"
+
+
+def _those_below(slow: Sequence[MeasuredValue], table: MeasuredTable) -> str:
+    """A clause that names the slow ones, where others of the table are not."""
+    return "" if len(slow) == len(table.values) else f", and {_pairs(slow)} below it"
 
 
 def _range(values: Sequence[MeasuredValue], factor: float = 1.0) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from gpudiag.checks.benchmarks.collectives import judge_collective
 from gpudiag.checks.benchmarks.copies import judge_copies
 from gpudiag.checks.benchmarks.kinds import (
+    NO_REFERENCE,
     NOT_A_MEASUREMENT,
     RIGHT,
     TOOL_FAILED,
@@ -15,9 +16,9 @@ from gpudiag.checks.benchmarks.point_to_point import judge_latency, judge_messag
 from gpudiag.model.benchmark import JudgedTable, MeasuredTable, Metric, TestResult
 from gpudiag.model.evidence import Evidence, FileSubject
 from gpudiag.model.finding import Finding, Outcome, worst, worst_first
-from gpudiag.model.number_ranges import number_ranges
+from gpudiag.model.number_ranges import count_of, number_ranges
 from gpudiag.model.reading import Missing
-from gpudiag.reference.expected_speeds import find_reported_failure
+from gpudiag.reference.expected_speeds import OtherProgram, find_reported_failure, other_programs
 from gpudiag.units import GIB, format_size
 
 PERFTEST, OSU, NCCL_TESTS, DCGM = "perftest", "OSU", "nccl-tests", "dcgmi diag"
@@ -39,7 +40,8 @@ def overall(tables: Iterable[JudgedTable]) -> Outcome:
 
 def _findings(table: MeasuredTable) -> list[Finding]:
     if table.metric is Metric.RESULTS:
-        return _judge_results(table)
+        other = next((one for one in other_programs() if one.name == table.tool), None)
+        return _judge_results(table) if other is None else [_not_judged(table, other)]
     wrong = _judge_data(table)
     if wrong is not None:
         return [wrong]
@@ -63,6 +65,11 @@ def _findings(table: MeasuredTable) -> list[Finding]:
     if table.tool.startswith("osu"):
         return judge_point_to_point(table)
     return judge_copies(table)
+
+
+def _not_judged(table: MeasuredTable, program: OtherProgram) -> Finding:
+    message = f"{table.tool}: it measures {program.measures}; gpudiag does not judge it"
+    return NO_REFERENCE.finding(FileSubject(table.file, table.line), message, remedy=program.remedy)
 
 
 def _judge_data(table: MeasuredTable) -> Finding | None:
@@ -139,10 +146,9 @@ def _judge_results(table: MeasuredTable) -> list[Finding]:
         return findings
     skipped = len({one.name for one in table.results}) - len({one.name for one in ran})
     left = f"; {skipped} skipped" if skipped else ""
-    evidence = Evidence("tests_passed", len({one.name for one in ran}), source=table.tool)
-    return [
-        RIGHT.finding(subject, f"{table.tool}: {len({one.name for one in ran})} tests passed{left}", evidence)
-    ]
+    passed = len({one.name for one in ran})
+    evidence = Evidence("tests_passed", passed, source=table.tool)
+    return [RIGHT.finding(subject, f"{table.tool}: {count_of(passed, 'test')} passed{left}", evidence)]
 
 
 def _judge_failed(table: MeasuredTable, name: str) -> Finding:

@@ -100,6 +100,24 @@ NVLS_OFF = _kind(
         "systemctl status nvidia-fabricmanager",
     ),
 )
+FABRIC_UNUSED = _kind(
+    code="nccl.fabric_unused",
+    meaning=(
+        "NVLink joins GPUs of several hosts (GB200, GB300), and the job does not use it between them."
+        " 16 GB200 are published with 191 GB/s over their network cards and 838 GB/s over NVLink."
+    ),
+    remedy=(
+        "[driver] See `nvidia-smi -q | grep -A4 Fabric` and `nvidia-imex-ctl -N` on these hosts: every host"
+        " of the domain must be READY; a container needs /dev/nvidia-caps-imex-channels."
+    ),
+    basis=_basis(
+        "`MNNVL busId .. fabric UUID .. cliqueId`, `nNodes .. MNNVL`.",
+        "No UUID beside hosts that have one; or one UUID and clique on several hosts of a communicator with"
+        " `MNNVL 0`. Without a UUID on any host NVLink ends at the host.",
+        "nvidia-smi -q",
+        "nvidia-imex-ctl -N",
+    ),
+)
 FEW_CHANNELS = _kind(
     code="nccl.few_channels",
     owner=Owner.JOB,
@@ -202,14 +220,14 @@ PLUGIN_FAILED = _kind(
     code="nccl.plugin_not_loaded",
     owner=Owner.JOB,
     category=Category.SW_LIBRARY,
-    meaning="A plugin that the job asks for was not loaded, and NCCL continued without it.",
+    meaning="A plugin that the job asks for, or that is there, was not loaded; NCCL continued without it.",
     remedy=(
         "Put the plugin's folder into LD_LIBRARY_PATH of the ranks, or unset"
         " NCCL_NET_PLUGIN and NCCL_TUNER_PLUGIN."
     ),
     basis=_basis(
         "`Plugin name set by env`, `Could not find`, `Plugin load returned`, `No eligible providers`.",
-        "The plugin that a variable names. Plugins that NCCL looks for by itself may be missing.",
+        "The plugin that a variable names, or that the loader refuses. Others may be missing.",
         "nccl.network_plugin",
     ),
 )
@@ -227,5 +245,6 @@ NCCL_LOG_FINDINGS = (
     PEER_ACCESS_OFF,
     SHM_OVER_NVLINK,
     NVLS_OFF,
+    FABRIC_UNUSED,
     FEW_CHANNELS,
 )

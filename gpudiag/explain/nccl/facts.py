@@ -101,6 +101,7 @@ class ProcessFacts:
     direct_refused: LogPlace | None = None  # by the network's plugin
     nvls: dict[int, tuple[bool, LogPlace]] = field(default_factory=dict)  # by CUDA ordinal
     nvls_failed: LogPlace | None = None
+    fabric: tuple[str, LogPlace] | None = None  # of NVLink between hosts: its name, empty where there is none
     nvlink: bool = False  # the topology names NVLink
     p2p_refused: dict[str, LogPlace] = field(default_factory=dict)  # by the first words of NCCL's message
     far_networks: dict[int, LogPlace] = field(default_factory=dict)  # by CUDA ordinal

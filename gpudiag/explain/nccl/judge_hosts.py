@@ -22,6 +22,10 @@ _GEFORCE = (
     "GeForce cards from RTX 40 on have no peer access: nothing to repair. On others: turn ACS off on bare"
     " metal, see `nvidia-smi topo -p2p r`, and give virtual machines a topology."
 )
+_FABRIC = (
+    "Look for the fabric: `nvidia-smi -q | grep -A4 Fabric` must show Completed and Success, and"
+    " `systemctl status nvidia-fabricmanager` no error; then the links: `nvidia-smi nvlink -s`."
+)
 
 
 def judge_p2p(job: Job) -> Iterator[NcclFinding]:
@@ -67,6 +71,8 @@ def _why_no_p2p(process: ProcessFacts, copied: bool, unseen: bool) -> Why | None
                 remedy = f"Unset {name}{also}, if nothing hangs or breaks without it."
                 return Why(f"{name}={known[0]} is set", known[1], remedy, Owner.JOB)
     for words, place in process.p2p_refused.items():
+        if "NVLINK connected" in place.text:
+            return Why("the driver refuses it between GPUs that NVLink joins", place, _FABRIC)
         if words.startswith("P2P is disabled"):
             return Why("the driver refuses it", place, _GEFORCE)
         if copied:

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpudiag.checks.software.nccl_log import (
+    FABRIC_UNUSED,
     NIC_REMOTE,
     NICS_DIFFER,
     NICS_UNUSED,
     NO_GPU_DIRECT,
     SOCKETS,
 )
-from gpudiag.explain.nccl.facts import ProcessFacts
+from gpudiag.explain.nccl.facts import CommunicatorFacts, ProcessFacts
 from gpudiag.explain.nccl.finding import ByReason, Why, make_finding
 from gpudiag.explain.nccl.job import Job, Sending, Who, name_ranks_and_hosts, sort_ranks
 from gpudiag.model.finding import Owner
@@ -21,6 +22,7 @@ from gpudiag.model.number_ranges import count_of
 # Interfaces of an RDMA card, by the names that the kernel and udev give them: IPoIB, and RoCE's devices.
 _RDMA_INTERFACE = re.compile(r"ib(?:\d|s\d|p\d|P\d|\b)|rdma|roce")
 _EFA_HOSTS = re.compile(r"p[4-9]|g[7-9]")  # AWS' instances whose EFA has GPUDirect RDMA
+_EFA_GPUS = re.compile(r"A100|H100|H200|B200|B300")  # that only such instances have
 _RDMA_NETWORK = re.compile(r"NET/(?:IB|AWS Libfabric|Libfabric|OFI)")
 _LIBFABRIC = re.compile(r"NET/(?:AWS Libfabric|Libfabric|OFI)")
 # Cards that never reach GPU memory: those of DGX Spark, whose GPU has no GPUDirect RDMA, and Omni-Path under
@@ -38,6 +40,7 @@ _GIVE_DEVICES = (
     "Give the ranks the RDMA devices: /dev/infiniband in the container, libibverbs in the image;"
     " then `ibv_devinfo` there must show an active port."
 )
+_BEFORE_DMA_BUF = re.compile(r"2\.(?:\d|1[0-2])\.")  # NCCL versions that print nothing of it
 _IDLE_SHARE = 0.5  # of the cards: fewer in use than this is no accident of rings and trees
 
 
@@ -144,9 +147,9 @@ def judge_gpu_direct(job: Job) -> Iterator[NcclFinding]:
         without = _without_direct(job, process)
         if without:
             who = [job.who_of(sending.member) for sending in without]
-            without_direct.add(_why_no_direct(process), who, without[0].place)
+            without_direct.add(_why_no_direct(job, process), who, without[0].place)
         elif _reports_no_direct(job, process):
-            without_direct.add(_why_no_direct(process), job.who(process))
+            without_direct.add(_why_no_direct(job, process), job.who(process))
     yield from without_direct.findings()
 
 
@@ -158,7 +161,7 @@ def _without_direct(job: Job, process: ProcessFacts) -> list[Sending]:
         if sending.between_hosts is False or not _RDMA_NETWORK.match(way.transport) or not way.receives:
             continue
         if _LIBFABRIC.match(way.transport) and not (
-            _EFA_HOSTS.match(process.platform) or process.direct_refused
+            _is_with_direct_efa(job, process) or process.direct_refused
         ):
             continue  # most instances with EFA have no GPUDirect RDMA
         by_rank.setdefault(job.who_of(sending.member), []).append(sending)
@@ -166,9 +169,25 @@ def _without_direct(job: Job, process: ProcessFacts) -> list[Sending]:
     for sendings in by_rank.values():
         without = [sending for sending in sendings if not sending.way.direct]
         lines = sum(sum(sending.channels.values()) for sending in without)
-        if without and (len(without) == len(sendings) or lines > 1):
+        named = any(_is_named_without_direct(process, sending) for sending in without)
+        if without and (len(without) == len(sendings) or lines > 1 or named):
             found += without
     return found
+
+
+def _is_with_direct_efa(job: Job, process: ProcessFacts) -> bool:
+    """Whether a process runs on an instance of AWS whose EFA has GPUDirect RDMA."""
+    if process.platform:
+        return bool(_EFA_HOSTS.match(process.platform))
+    return bool(_EFA_GPUS.search(job.facts.gpus.get(process.host, "")))
+
+
+def _is_named_without_direct(process: ProcessFacts, sending: Sending) -> bool:
+    """Whether NCCL reports of the very card of a way that it does not reach GPU memory."""
+    nics, device = process.nics, sending.way.device
+    if process.merged or device is None or device >= len(nics):
+        return False
+    return nics[device].name in process.nics_without_direct
 
 
 def _reports_no_direct(job: Job, process: ProcessFacts) -> bool:
@@ -182,7 +201,7 @@ def _reports_no_direct(job: Job, process: ProcessFacts) -> bool:
     )
 
 
-def _why_no_direct(process: ProcessFacts) -> Why:
+def _why_no_direct(job: Job, process: ProcessFacts) -> Why:
     """Why a process has no GPUDirect RDMA."""
     level = process.settings.get("NCCL_NET_GDR_LEVEL")
     if level and level[0].upper() in ("LOC", "0"):
@@ -201,7 +220,14 @@ def _why_no_direct(process: ProcessFacts) -> Why:
             " allows longer paths, if the platform's PCIe supports them."
         )
         return Why("the card is too far from the GPU", process.direct_too_far, remedy)
-    if process.completed and not process.dma_buf:
+    if process.network and _LIBFABRIC.match(f"NET/{process.network[0]}"):
+        remedy = (
+            "Set FI_EFA_USE_DEVICE_RDMA=1, which libfabric before 1.18 asks for; update libfabric and"
+            " aws-ofi-nccl; `fi_info -p efa -c FI_HMEM` must list the cards."
+        )
+        return Why("the log does not give the reason", remedy=remedy)
+    version = process.version or next(iter(job.facts.versions), "")
+    if process.completed and not process.dma_buf and not _BEFORE_DMA_BUF.match(version):
         return Why("neither DMA-BUF nor nvidia_peermem is available")
     remedy = (
         "`lsmod` must show nvidia_peermem where the kernel has no DMA-BUF for the card; run with"
@@ -213,6 +239,42 @@ def _why_no_direct(process: ProcessFacts) -> Why:
 def _names(process: ProcessFacts) -> str:
     names = [*process.nics_without_direct]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def judge_fabric(job: Job) -> Iterator[NcclFinding]:
+    """NVLink between hosts that some hosts lack, or that a communicator over them does not use."""
+    unused = ByReason(FABRIC_UNUSED, "no NVLink between hosts")
+    if any(process.fabric and process.fabric[0] for process in job.processes):
+        for process in job.processes:
+            if process.fabric and not process.fabric[0]:
+                why = Why("the fabric has registered GPUs of other hosts, and not these", process.fabric[1])
+                unused.add(why, job.who(process))
+    for group in job.groups:
+        hosts: dict[str, set[str]] = {}
+        for member in group.members.values():
+            if member.process.fabric:
+                hosts.setdefault(member.process.fabric[0], set()).add(member.process.host)
+        for member in group.members.values():
+            name, place = member.process.fabric or ("", None)
+            if name and len(hosts[name]) > 1 and _is_apart(member.communicator):
+                domain = f"one NVLink domain holds {count_of(len(hosts[name]), 'host')}"
+                why = _why_apart(member.process) or Why(f"{domain}, and NCCL reports MNNVL 0", place)
+                unused.add(why, [job.who_of(member)])
+    yield from unused.findings()
+
+
+def _is_apart(communicator: CommunicatorFacts) -> bool:
+    """Whether a communicator reaches over hosts without NVLink between them."""
+    return (communicator.nodes or 1) > 1 and not communicator.mnnvl
+
+
+def _why_apart(process: ProcessFacts) -> Why | None:
+    """The variable that keeps NCCL from NVLink between hosts; None where none is set."""
+    for name in ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE"):
+        known = process.settings.get(name)
+        if known and known[0] == "0":
+            return Why(f"{name}=0 is set", known[1], f"Unset {name}.", Owner.JOB)
+    return None
 
 
 def judge_missing_nics(job: Job) -> Iterator[NcclFinding]:

@@ -36,6 +36,10 @@ _READ_BY_ALL = frozenset(
         "BUFFSIZE",
     )
 )
+# The file itself is not there, or the plugin is of another version of the interface: NCCL tries the next.
+_NOT_A_FAULT = re.compile(
+    r"(?:\S*libnccl-\S*: )?(?:cannot open shared object file|undefined symbol: nccl\w+Plugin)"
+)
 _MAX_VALUES = 3
 _VIRTUAL = re.compile(r"(?:docker|virbr|veth|lxdbr|lxcbr|podman|cni-podman|br-[0-9a-f]{8,}|usb\d|idrac)")
 _LOOPBACK = re.compile(r"127\.|::1$")
@@ -160,18 +164,21 @@ def _differ_inside_hosts(values: dict[str | None, list[ProcessFacts]]) -> bool:
 
 
 def judge_plugins(job: Job) -> Iterator[NcclFinding]:
-    """Plugins that a variable asks for and that were not loaded."""
+    """Plugins that were not loaded: a variable asks for them, or their file is there and ranks span hosts."""
     failed: dict[tuple[str, str], tuple[list[Who], list[LogPlace | None]]] = {}
     reasons: dict[tuple[str, str], str] = {}
     for process in job.processes:
-        for kind, (asked, asked_at) in process.asked_plugins.items():
-            trouble = process.failed_plugins.get(kind)
-            if trouble is None or kind in process.loaded_plugins or asked.lower() in _DEFAULT_PLUGINS:
+        for kind in process.asked_plugins.keys() | process.plugin_reasons.keys():
+            asked, asked_at = process.asked_plugins.get(kind, (f"libnccl-{kind.lower()}.so", None))
+            why, why_at = process.plugin_reasons.get(kind, ("", None))
+            refused = bool(why) and job.may_span_hosts and not _NOT_A_FAULT.match(why)
+            trouble = process.failed_plugins.get(kind) or ((why, why_at) if refused else None)
+            is_asked = kind in process.asked_plugins and asked.lower() not in _DEFAULT_PLUGINS
+            if trouble is None or kind in process.loaded_plugins or not (is_asked or refused):
                 continue
             who, places = failed.setdefault((kind, asked), ([], []))
             who += job.who(process)
             if not places:
-                why, why_at = process.plugin_reasons.get(kind, ("", None))
                 is_missing_itself = "cannot open shared object file" in why and asked in why
                 reasons[kind, asked] = "" if is_missing_itself else why
                 places += [why_at if reasons[kind, asked] else None, asked_at, trouble[1]]
@@ -179,9 +186,7 @@ def judge_plugins(job: Job) -> Iterator[NcclFinding]:
         what = "network" if kind == "NET" else "tuner"
         why = reasons[kind, asked]
         because = f": {why[:160]}" if why else ""
-        message = (
-            f"{name_ranks_and_hosts(who)}: the {what} plugin {asked} was requested but not loaded{because}"
-        )
+        message = f"{name_ranks_and_hosts(who)}: the {what} plugin {asked} could not be loaded{because}"
         variable = f"NCCL_{kind}_PLUGIN"
         folder = _wrong_folder(why)
         remedy = (

@@ -18,6 +18,7 @@ _OUT_OF_BAND = re.compile(r"; OOB ([^\s:]+):(\S+?)<\d+>")
 _SPEED = re.compile(r"NET/IB: \[\d+\] ([\w.-]+):\S+ .*?\bspeed=(\d+)")
 _WITHOUT_DIRECT = re.compile(r"NET/(.+?) : GPU Direct RDMA Disabled for HCA \d+ '([^']+)'")
 _NVLS = re.compile(r"NVLS multicast support is (not )?available on dev (\d+)")
+_FABRIC = re.compile(r"MNNVL busId \w+ fabric UUID (\w+\.\w+) cliqueId (\w+)")
 _RING_PATTERN = re.compile(r"Pattern 4, crossNic .* type \w+/(\w+), sameChannels")
 _ASKED = re.compile(r"(?:(NET|TUNER)/Plugin ?: )?Plugin name set by env to (.+)")
 _LOADED = re.compile(
@@ -31,8 +32,8 @@ _CONNECT = re.compile(
 )
 _PLATFORM = re.compile(r"Running on (\S+) platform|topology? file .*?/((?:p\d\w*|g\d\w*)[-.]\w*xl\w*)")
 _OPEN_ERROR = re.compile(
-    r"\w+/Plugin ?: (?:Plugin load \(\S+\) returned \d+ : )?\S+\.so\S*: (?=.*(?:version|undefined symbol|"
-    r"cannot open shared))"
+    r"\w+/Plugin ?: (?:Plugin load (?:\(\S+\) )?returned \d+ : |dlerror=|\S+\.so\S*: )"
+    r"(?=.*(?:version|undefined symbol|cannot open shared))"
 )
 _REFUSES_P2P = (
     "P2P is disabled between",
@@ -93,6 +94,8 @@ def _add_net(process: ProcessFacts, head: Head, message: str, place: LogPlace) -
         process.no_nic = place
     elif message.startswith("NET/IB : Unable to open device"):
         process.closed_nic = place
+    elif "GPU Direct RDMA Disabled for GPU" in message:  # up to 2.4 behind the network
+        _add_gpu_direct(process, head, message.partition(" : ")[2], place)
     elif "GPU Direct RDMA Disabled" in message:
         match = _WITHOUT_DIRECT.match(message)
         if match and match[1] != "Socket":
@@ -189,6 +192,12 @@ def _add_nvls(process: ProcessFacts, head: Head, message: str, place: LogPlace) 
         process.nvls[int(match[2])] = (match[1] is None, place)
 
 
+def _add_fabric(process: ProcessFacts, head: Head, message: str, place: LogPlace) -> None:
+    match = _FABRIC.match(message)
+    if match:
+        process.fabric = ("" if match[1] == "0.0" else f"{match[1]}/{match[2]}", place)
+
+
 def _add_failed(process: ProcessFacts, head: Head, message: str, place: LogPlace) -> None:
     if message.startswith("Failed to open libibverbs"):
         process.no_verbs = process.no_verbs or place
@@ -234,6 +243,7 @@ _BY_BEGINNING: dict[str, _Keeps] = {
     "Leg": _add_refused,
     "DMA": _add_dma_buf,
     "NVL": _add_nvls,
+    "MNN": _add_fabric,
     "Fai": _add_failed,
     "GPU": _add_gpu_direct,
     "Pat": _add_pattern,

@@ -25,13 +25,15 @@ _MAX_WAYS = 1000  # that are remembered by their words
 
 _DEVICE = re.compile(rb"# +Rank +\d+ .* on +(\S+) device +\d+ \[\S+\] (.+?)\s*$")  # nccl-tests
 _CHANNEL = re.compile(
-    r"Channel (\d+)(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(send|receive)\] )?via (.+)"
+    r"(?:Channel|Ring) (\d+)(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])? "
+    r"(?:\[(send|receive)\] )?via (.+)"
 )
 _RING = re.compile(r"Channel (\d+)/\d+ :((?: +\d+)+)$")
 _NET = re.compile(r"NET/(.+?)/(\d+)(?:\((\d+)\))?((?:/[\w()-]+)*)$")
 _PEER_WAYS = ("IPC", "CUMEM", "MNNVL", "direct pointer", "indirect")
 _INIT = re.compile(
-    r"comm (0x\w+) rank (\d+) nranks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId (0x\w+))?"
+    r"comm (0x\w+) rank (\d+) nranks (\d+) cudaDev (\d+)(?: nvmlDev \d+)?(?: busId (\w+))?"
+    r"(?: commId (0x\w+))?"
     r"(?: parent (0x\w+)(?: (?:splitCount|childCount) (\d+))? color (-?\d+) key -?\d+ ?"
     r"(?:commId (0x\w+))?)? ?- Init (START|COMPLETE)"
 )
@@ -78,7 +80,7 @@ class NcclReader:
                 self._add_version(head, message)
                 continue
             process = self._process(head)
-            if message.startswith("Channel "):
+            if message.startswith(("Channel ", "Ring ")):  # up to 2.6 a ring
                 self._add_channel(process, head, message)
                 continue
             kind = message[:3]
@@ -175,7 +177,7 @@ class NcclReader:
         known = process.communicators.get(address)
         if known is None or (step == "START" and known.completed):
             known = CommunicatorFacts(
-                name or address, int(rank), int(size), int(ordinal), bus_id, self.place()
+                name or address, int(rank), int(size), int(ordinal), bus_id or "", self.place()
             )
             process.communicators[address] = known
         if step == "COMPLETE":
@@ -255,7 +257,7 @@ def parse_way(receives: bool, words: str) -> Way | None:
             return None  # cut in the middle of GDRDMA
         return Way(f"NET/{match[1]}", int(match[2]), direct, receives, match[3] is not None)
     kind, _, rest = words.partition("/")
-    if kind == "SHM":
+    if kind in ("SHM", "direct shared memory"):  # the latter up to 2.11
         return Way("SHM")
     name = rest.split("/")[0]
     return Way(f"P2P/{name}") if kind == "P2P" and name in _PEER_WAYS else None

@@ -7,6 +7,7 @@ from gpudiag.explain.nccl.facts import NcclFacts, ProcessFacts, Way, ranks_of
 from gpudiag.explain.nccl.job import Group, Job, Sending
 from gpudiag.explain.nccl.judge_hosts import judge_channels, judge_nvls, judge_p2p
 from gpudiag.explain.nccl.judge_network import (
+    judge_fabric,
     judge_gpu_direct,
     judge_missing_nics,
     judge_remote_nics,
@@ -37,6 +38,7 @@ _JUDGES: tuple[Callable[[Job], Iterator[NcclFinding]], ...] = (
     judge_gpu_direct,
     judge_missing_nics,
     judge_unused_nics,
+    judge_fabric,
     judge_remote_nics,
     judge_p2p,
     judge_nvls,

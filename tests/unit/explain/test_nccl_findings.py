@@ -107,6 +107,7 @@ class Fault:
 
 
 ALL_16, BOTH = tuple(range(16)), ("node-0", "node-1")
+UUID = "3143b15bc2cd192b.28cc9b5473fb5b93"
 MERGED_NIC_TOPOLOGY = (
     "Pattern 4, crossNic 0, nChannels 8, bw 20.000000/20.000000, type NVL/{}, sameChannels 1"
 )
@@ -294,6 +295,20 @@ FAULTS = {
             extra=(f"NET/Plugin: /opt/ofi/libnccl-net.so: libhwloc.so.15: {PLUGIN_GONE}",)),
         ALL_16, BOTH, "NCCL_NET_PLUGIN",
     ),
+    "a host outside the fabric of the other's NVLink": Fault(
+        "nccl.fabric_unused", replace(TWO, extra=(f"MNNVL busId 0x9 fabric UUID {UUID} cliqueId 0x7ffe state 3",),
+            of_host={1: {"extra": ("MNNVL busId 0x9 fabric UUID 0.0 cliqueId 0x0 state 3",)}}),
+        tuple(range(8, 16)), ("node-1",), "and not these", "UUID 0.0",
+    ),
+    "NVLink between hosts that NCCL leaves": Fault(
+        "nccl.fabric_unused", replace(TWO, extra=(f"MNNVL busId 0x9 fabric UUID {UUID} cliqueId 0x7ffe state 3",)),
+        ALL_16, BOTH, "MNNVL 0", "fabric UUID",
+    ),
+    "NCCL_MNNVL_ENABLE=0": Fault(
+        "nccl.fabric_unused", replace(TWO, settings={"NCCL_MNNVL_ENABLE": "0"},
+            extra=(f"MNNVL busId 0x9 fabric UUID {UUID} cliqueId 0x7ffe state 3",)),
+        ALL_16, BOTH, "NCCL_MNNVL_ENABLE=0", "set by environment",
+    ),
     "a tuner that was asked for": Fault(
         "nccl.plugin_not_loaded",
         replace(TWO, extra=("TUNER/Plugin: NCCL_TUNER_PLUGIN set to libmytuner.so",
@@ -304,6 +319,8 @@ FAULTS = {
 # What only some versions say, or what the version itself is the fault of.
 OF_ONE_VERSION = {
     "NCCL_NET=Socket, told by 2.28": ((2, 28),),
+    "NVLink between hosts that NCCL leaves": ((2, 24), (2, 28), (2, 32)),  # `MNNVL 0`
+    "NCCL_MNNVL_ENABLE=0": ((2, 24), (2, 28), (2, 32)),
     "another NCCL on one host": ((2, 24), (2, 27), (2, 28), (2, 32)),
     "two versions of NCCL without a majority": ((2, 24), (2, 32)),
 }
@@ -342,6 +359,72 @@ def test_the_names_of_gpus_that_nccl_tests_prints_count():
     geforce = NAMED.format("GeForce RTX 4090") + NAMED.format("GeForce RTX 4090").replace("node-0", "node-1")
     assert findings_in(geforce + indirect) == ()
     assert [finding.code for finding in findings_in(indirect)] == ["nccl.no_gpu_direct"]
+
+
+def test_one_card_that_does_not_reach_gpu_memory_is_a_fault_where_a_way_takes_it():
+    log = job_log(replace(TWO, extra=("NET/IB : GPU Direct RDMA Disabled for HCA 5 'mlx5_5'",)))
+    assert findings_in(log) == ()
+    (finding,) = findings_in(log.replace("NET/IB/5/GDRDMA", "NET/IB/5"))
+    assert (finding.code, finding.hosts) == ("nccl.no_gpu_direct", BOTH)
+    assert "mlx5_5" in finding.message
+
+
+def test_a_plugin_that_the_loader_refuses_is_a_fault_between_hosts_though_nobody_asked_for_it():
+    reasons = {
+        "/lib/libc.so.6: version `GLIBC_2.38' not found (required by /opt/ofi/libnccl-net.so)": BOTH,
+        f"libfabric.so.1: {PLUGIN_GONE}": BOTH,
+        PLUGIN_GONE: (),
+        f"libnccl-net.so: {PLUGIN_GONE}": (),
+        "undefined symbol: ncclNetPlugin_v9": (),
+    }
+    for words in ("NET/Plugin: libnccl-net.so: ", "NET/Plugin: Plugin load returned 2 : "):
+        for why, hosts in reasons.items():
+            extra = (f"{words}{why} : when loading libnccl-net.so",)
+            found = findings(replace(TWO, version=(2, 28), extra=extra))
+            assert [(one.code, one.hosts) for one in found] == [("nccl.plugin_not_loaded", hosts)] * bool(
+                hosts
+            )
+            assert findings(NcclJob(version=(2, 28), extra=extra)) == ()
+
+
+def test_efa_without_gpu_direct_is_a_fault_on_instances_that_have_it():
+    lines = "".join(
+        f"ip-{host}:99:100 [0] NCCL INFO Using network AWS Libfabric\n"
+        f"ip-{host}:99:100 [0] NCCL INFO Channel 01 : {1 - host}[101d0] -> {host}[101c0] [receive] via NET/AWS"
+        f" Libfabric/0\nip-{host}:99:100 [0] NCCL INFO comm 0x7f rank {host} nranks 2 cudaDev 0 busId 101c0 -"
+        f" Init COMPLETE\n#   Rank  {host} Pid   99 on ip-{host} device  0 [0x10] GPU-NAME\n"
+        for host in range(2)
+    )
+    (finding,) = findings_in(lines.replace("GPU-NAME", "A100-SXM4-40GB"))
+    assert (finding.code, finding.ranks) == ("nccl.no_gpu_direct", (0, 1))
+    assert findings_in(lines.replace("GPU-NAME", "Tesla T4")) == ()
+
+
+def test_the_words_of_nccl_2_4_are_read():
+    lines = "NCCL version 2.4.7+cuda10.0\n" + "".join(
+        f"h{rank}:1:2 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for GPU 0[0] / HCA 0 (distance 4 >= 2)\n"
+        f"h{rank}:1:2 [0] NCCL INFO comm 0x7f rank {rank} nranks 2 cudaDev 0 nvmlDev 0 - Init COMPLETE\n"
+        f"h{rank}:1:2 [0] NCCL INFO Ring 00 : {1 - rank} -> {rank} [receive] via NET/IB/0\n"
+        for rank in range(2)
+    )
+    (finding,) = findings_in(lines)
+    assert (finding.code, finding.ranks) == ("nccl.no_gpu_direct", (0, 1))
+    assert "too far" in finding.message
+    assert findings_in(lines.replace("NET/IB/0", "NET/IB/0/GDRDMA")) == ()
+
+
+def test_a_fabric_that_ends_at_the_host_or_is_used_is_no_fault():
+    line = "MNNVL busId 0x9 fabric UUID {} state 3"
+    assert findings(replace(TWO, extra=(line.format("0.0 cliqueId 0x0"),))) == ()
+    used = job_log(replace(TWO, extra=(line.format(f"{UUID} cliqueId 0x7ffe"),)))
+    assert findings_in(used.replace("MNNVL 0", "MNNVL 1")) == ()
+
+
+def test_refused_peer_access_over_nvlink_asks_for_the_fabric():
+    words = "P2P is disabled between {} GPUs 1 and 0."
+    for kind, remedy in (("NVLINK connected", "Fabric"), ("connected", "GeForce")):
+        (finding,) = findings(NcclJob(inside="SHM", channels=2, extra=(words.format(kind),)))
+        assert (finding.code, remedy in finding.remedy) == ("nccl.peer_access_off", True)
 
 
 def test_rank_0_alone_shows_what_its_lines_show():

@@ -103,6 +103,15 @@ def test_what_the_user_says_goes_before_what_the_file_shows(read):
     assert (setup.gpu, setup.gpus, setup.nodes) == ("NVIDIA H200", 2, 2)
 
 
+def test_ranks_that_share_a_gpu_measure_no_link(read):
+    row = "   134217728      33554432     float     sum      -1  51726.0    2.59    2.59       0  50660.9    2.65    2.65       0\n"
+    ranks = "#  Rank  0 Group  0 Pid   1 on lab device  0 [0000:02:00] NVIDIA GeForce RTX 5090\n"
+    ranks += "#  Rank  1 Group  0 Pid   2 on lab device  0 [0000:02:00] NVIDIA GeForce RTX 5090\n"
+    assert codes(read(ranks + HEAD + row)) == ["measured.not_comparable"]
+    # The bus alone, which older versions print, may be that of several GPUs.
+    assert codes(read(ranks.replace("0000:02:00", "0x02") + HEAD + row)) == ["measured.slow"]
+
+
 def test_a_matrix_that_ends_early_is_not_judged(read):
     text = "Device 0: NVIDIA H100 80GB HBM3 (00000000:19:00)\nRunning device_to_device_memcpy_read_ce.\n"
     text += "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n           0         1         2\n 0       N/A    370.26    370.10\n"

@@ -111,6 +111,12 @@ TWENTY = (
         "NCCL WARN Cuda failure 'peer access is not supported between these two devices'",
     ),
     (
+        15,
+        "nvlink.peer_access_refused",
+        "n0:1000:1010 [0] graph/paths.cc:336 NCCL WARN P2P is disabled between NVLINK connected GPUs 1 and 0. This "
+        "should not be the case given their connectivity, and is probably due to a hardware issue.",
+    ),
+    (
         16,
         "network.rdma_error",
         "NET/IB : Got completion from peer 10.0.0.7<4791> with error 12, opcode 0, len 0, vendor err 129",
