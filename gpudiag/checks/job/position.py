@@ -67,7 +67,7 @@ _SLEEPS = ("nanosleep", "clock_nanosleep")
 _WRITES = ("write", "pwrite")
 _HELD = (FILE, LOCK, TERMINAL)  # what a program without a line of its own is described by
 _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
-_SAVES = re.compile(
+SAVES = re.compile(
     r"check_?point|ckpt|save_(model|state|pretrained)|save_pretrained|\bsave$|upload", re.IGNORECASE
 )
 _PROCESS_POOL, _POOL = "/concurrent/futures/process.py", "/multiprocessing/pool.py"
@@ -419,14 +419,14 @@ def _by_activity(kind: str, words: str, frames: Sequence[Frame], moves: bool) ->
     names = [frame.function.rpartition(".")[2] for frame in own_frames(frames)]
     if kind in (PYTHON, GPU):
         for pattern, activity, act in (
-            (_SAVES, CHECKPOINT, "saves a checkpoint"),
+            (SAVES, CHECKPOINT, "saves a checkpoint"),
             (_EVALUATES, EVALUATION, "evaluates"),
         ):
             found = next((name for name in names if pattern.search(name)), None)
             if found:
                 return activity, f"{act} ({found})" + (", waiting for its GPU" if kind == GPU else "")
     elif kind in (FILE, NETWORK, SLEEP) or (kind == CHECKPOINT and not moves):
-        found = next((name for name in names if _SAVES.search(name)), None)
+        found = next((name for name in names if SAVES.search(name)), None)
         if found and kind != CHECKPOINT:
             return kind, f"{words}, to save a checkpoint ({found})"
     return kind, words
@@ -489,7 +489,16 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
         words = _describe_thread(thread, job) if is_shown else ""
         if words:
             return Inner(f"its thread {words}", since_seconds=_since(thread))
-    return Inner()
+    return Inner(_if_alone(last))
+
+
+def _if_alone(last: ProcessLook) -> str:
+    """Words for a main thread that waits for another thread of its process, where no other runs Python."""
+    main = last.main
+    waits = main is not None and main.frames and main.frames[0].file.endswith(("/threading.py", "/queue.py"))
+    if not waits or any(one.frames for one in last.threads if one is not main):
+        return ""
+    return "no other thread of it runs Python that could end this wait"
 
 
 def _count_idle_workers(seen: RankSeen) -> int:
@@ -500,8 +509,8 @@ def _count_idle_workers(seen: RankSeen) -> int:
     mains = [child.looks[-1].main for child in seen.children if child.looks]
     of_pool = [one for one in (seen.last.main, *mains) if one is not None and _has_file(one, _POOL)]
     workers = [one for one in of_pool if one is not seen.last.main]
-    is_idle = all(any(_is_idle(frame) for frame in read_call(one.frames).library) for one in workers)
-    return len(workers) if is_idle and len(of_pool) > len(workers) else 0
+    are_idle = all(any(is_idle(frame) for frame in read_call(one.frames).library) for one in workers)
+    return len(workers) if are_idle and len(of_pool) > len(workers) else 0
 
 
 def _has_file(thread: ThreadLook, file: str) -> bool:
@@ -542,9 +551,9 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     name = f"pid {child.pid} ({child.command[:60]})"
     if held := _if_held(child.looks[-1], main):
         return Inner(f"{name} {held}", since_seconds=_since(main))
-    main = replace(main, frames=_since_fork(main.frames))
+    main = replace(main, frames=since_fork(main.frames))
     call = read_call(main.frames)
-    if any(_is_idle(frame) for frame in call.library):
+    if any(is_idle(frame) for frame in call.library):
         return None
     if call.own is None or call.own.file.startswith("<"):  # no Python, or `python -c`
         by_kernel = _kind_by_kernel(main, Call(None, (), ""), "", job) if main.state in "SD" else None
@@ -563,7 +572,7 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     return Inner(f"pid {child.pid}, {words} at {describe_line(call.own)}", moves, since, kind, loop)
 
 
-def _since_fork(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+def since_fork(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The frames of what a process of multiprocessing runs; a forked one has those of its parent below."""
     start = "/multiprocessing/process.py", "_bootstrap"
     return tuple(
@@ -571,7 +580,7 @@ def _since_fork(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     )
 
 
-def _is_idle(frame: Frame) -> bool:
+def is_idle(frame: Frame) -> bool:
     """Whether a frame is of a worker that waits for its next task."""
     return (
         frame.function in ("_worker_loop", "_pin_memory_loop")

@@ -225,6 +225,8 @@ RECORDED = (
     Recorded(
         "compiled_cpp", "hang.sleep", 1, ("the collective of a compiled function (comp.py:11 in norm)",)
     ),
+    Recorded("dead_producer", "hang.queue", 1, ("job.py:159", "no other thread of it runs Python")),
+    Recorded("name_server", "hang.network", 1, ("127.0.0.9:53 (a name server, by UDP) at job.py:95",)),
     Recorded("throttled", "hang.throttled", 1, ("quota: 0.03 processors", "slow.py:12"), Outcome.WARN),
     Recorded("throttled_loader", "hang.throttled", 1, ("load.py:12 in Rows",), Outcome.WARN),
     Recorded("throttled_call", "hang.throttled", None, ("ranks 0 and 1 wait",), Outcome.WARN),
