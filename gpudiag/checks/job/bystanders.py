@@ -13,11 +13,11 @@ from gpudiag.checks.job import position as at
 from gpudiag.checks.job.facts import facts_of, remedy_of, subject_of
 from gpudiag.checks.job.groups import Group, describe, describe_seconds, group_alike, name_positions
 from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.position import FILE_LOCKS, SAVES, Position, find_position, is_idle, since_fork
+from gpudiag.checks.job.position import FILE_LOCKS, SAVES, Position, find_position, is_idle
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import ChildSeen, Job, KnownBy, ProcessLook, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.reference.stacks import own_frames
+from gpudiag.reference.stacks import own_frames, since_fork
 from gpudiag.reference.waits import COMPILER, GROUP_THREADS, RANKS
 
 # In these a rank waits for its own work, and serves nobody.

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from gpudiag.checks.job.compiled import with_compiled_function
 from gpudiag.checks.job.gpu_waits import GpuWait, find_gpu_wait, uses_gpu
@@ -43,6 +42,7 @@ from gpudiag.reference.stacks import (
     is_debugged,
     own_frames,
     read_call,
+    since_fork,
     waits_for_work,
 )
 from gpudiag.reference.waits import COMPILER, GPU, RANKS, find_call, find_native_wait
@@ -65,6 +65,7 @@ FOR_RANKS = frozenset((RANKS, STORE))
 FILE_LOCKS = ("flock", "fcntl")  # system calls
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 _WRITES = ("write", "pwrite")
+_FOR_SIGNALS = ("pause", "rt_sigtimedwait", "rt_sigsuspend")
 _HELD = (FILE, LOCK, TERMINAL)  # what a program without a line of its own is described by
 _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
 SAVES = re.compile(
@@ -344,6 +345,8 @@ def _kind_by_kernel(main: ThreadLook, call: Call, text: str, job: Job) -> tuple[
     if main.state == "D":
         where = f", in {main.waits_in} of the kernel" if main.waits_in else ""
         return FILE, f"is in uninterruptible sleep: it waits for a disk, a file server or a driver{where}"
+    if name in _FOR_SIGNALS:
+        return WAITS, "waits for a signal"
     if name == "futex" or call.awaited == LOCK:
         return _futex(call, text)
     if call.awaited == NETWORK:
@@ -570,14 +573,6 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     since = max(_since(child.looks[-1].main) or 0.0, still_since_seconds(read))
     loop = find_loop((read[0], read[-1]), child.pid) if len(read) > 1 and kind == PYTHON else None
     return Inner(f"pid {child.pid}, {words} at {describe_line(call.own)}", moves, since, kind, loop)
-
-
-def since_fork(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The frames of what a process of multiprocessing runs; a forked one has those of its parent below."""
-    start = "/multiprocessing/process.py", "_bootstrap"
-    return tuple(
-        takewhile(lambda one: not (one.file.endswith(start[0]) and one.function.endswith(start[1])), frames)
-    )
 
 
 def is_idle(frame: Frame) -> bool:

@@ -227,6 +227,17 @@ RECORDED = (
     ),
     Recorded("dead_producer", "hang.queue", 1, ("job.py:159", "no other thread of it runs Python")),
     Recorded("name_server", "hang.network", 1, ("127.0.0.9:53 (a name server, by UDP) at job.py:95",)),
+    Recorded(
+        "pipeline_left",
+        "hang.other_collective",
+        1,
+        (
+            "rank 2 waits in the PipelineScheduleSingle.step (job2.py:42",
+            "rank 0 waits in the PipelineScheduleSingle.step (job2.py:40",
+            "rank 1 has left the loop `for step in range(10 ** 6) (line 33)`",
+        ),
+    ),
+    Recorded("signal_wait", "hang.wait", 1, ("waits for a signal at job2.py:93",)),
     Recorded("throttled", "hang.throttled", 1, ("quota: 0.03 processors", "slow.py:12"), Outcome.WARN),
     Recorded("throttled_loader", "hang.throttled", 1, ("load.py:12 in Rows",), Outcome.WARN),
     Recorded("throttled_call", "hang.throttled", None, ("ranks 0 and 1 wait",), Outcome.WARN),
@@ -255,6 +266,11 @@ def test_rank_kind_and_line_are_named(case: Recorded) -> None:
     assert getattr(first.subject, "rank", None) == case.rank
     for words in case.words:
         assert words in first.message, first.message
+
+
+def test_a_condition_that_only_one_of_two_lines_of_the_others_call_stands_under_is_no_reason() -> None:
+    """Stages of a pipeline run the same schedule at lines of their own, under `if rank == 0` and its `else`."""
+    assert "stands under" not in judged("pipeline_left").headline
 
 
 def test_that_a_rank_alone_receives_is_no_reason_by_itself() -> None:
