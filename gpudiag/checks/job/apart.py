@@ -192,11 +192,14 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
             chain.append(waits[chain[-1]][0])
         if chain[-1] in waits and waits[chain[-1]][0] in chain and len(chain) > 1:
             ring = chain[chain.index(waits[chain[-1]][0]) :]
+            tags = {rank: _tag_of(waits[rank][1]) for rank in ring}
+            differ = len({*tags.values()}) > 1 and "" not in tags.values()
             ring_words = "; ".join(
-                f"rank {rank} in {waits[rank][1].call.operation} with rank"
-                f" {waits[rank][0]} ({waits[rank][1].where})"
+                f"rank {rank} in {waits[rank][1].call.operation} with rank {waits[rank][0]}"
+                + (f", tag {tags[rank]}" if differ else "")
+                + f" ({waits[rank][1].where})"
                 for rank in sorted(ring)
-            )
+            ) + ("; a message with another tag is not taken" if differ else "")
             facts = facts_of(Group((waits[ring[0]][1],)))
             return kinds.OTHER_PEER.finding(
                 HostSubject(waiters.job.host),
@@ -204,6 +207,11 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
                 *facts,
             )
     return None
+
+
+def _tag_of(one: Position) -> str:
+    """The tag of a send or a receive; empty where it is not known."""
+    return dict(one.call.frame.variables).get("tag", "") if one.call.frame is not None else ""
 
 
 def _judge_sizes(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:

@@ -14,6 +14,7 @@ from gpudiag.checks.job.facts import facts_of, remedy_of, subject_of
 from gpudiag.checks.job.groups import Group, describe, describe_seconds, group_alike, name_positions
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import FILE_LOCKS, SAVES, Position, find_position, is_idle
+from gpudiag.checks.job.subgroups import JOINS
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import ChildSeen, Job, KnownBy, ProcessLook, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
@@ -109,9 +110,8 @@ def _is_held_up(one: Position) -> bool:
         return False
     awaited = one.seen.last.main.awaited if one.seen.last.main is not None else None
     serves = awaited is not None and awaited.kind == "listener"
-    return (
-        one.kind in _HELD or _stands_still(one) or (one.kind in _OF_TRAINING and _trains(one) and not serves)
-    )
+    trains = _trains(one) or one.call.operation in JOINS
+    return one.kind in _HELD or _stands_still(one) or (one.kind in _OF_TRAINING and trains and not serves)
 
 
 def _trains(one: Position) -> bool:
@@ -123,7 +123,10 @@ def _trains(one: Position) -> bool:
 def _judge_started(job: Job, group: Group, rank: Position, limits: HangLimits) -> Finding | None:
     """The finding for processes that a rank started; a hang where they train, and stand still for long."""
     since = max(group.since_seconds or 0.0, group.head.inner_since_seconds or 0.0)
-    if since < (limits.work if group.head.kind == RANKS else limits.alone):  # the rest of its group may work
+    limit = limits.disk if group.head.inner_kind in at.MAY_BE_SLOW else limits.alone
+    if group.head.kind == RANKS:  # the rest of its group may work, or still be starting
+        limit = limits.absent if group.head.call.operation in JOINS else limits.work
+    if since < limit:
         return None
     does = describe(Group((rank,))).removeprefix(f"{name_positions([rank])} ")
     message = (

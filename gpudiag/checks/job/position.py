@@ -61,6 +61,8 @@ STOPPED, GONE, EXITING, STARTING, UNSEEN, WAITS = "stopped", "gone", "exiting", 
 EVALUATION, DATABASE, POLL = "evaluation", "database", "poll"
 WORK = "work"  # for the next request of a server
 FOR_RANKS = frozenset((RANKS, STORE))
+# What a loader's worker may well do between two batches.
+MAY_BE_SLOW = frozenset((SLEEP, NETWORK, DATABASE))
 
 FILE_LOCKS = ("flock", "fcntl")  # system calls
 _SLEEPS = ("nanosleep", "clock_nanosleep")

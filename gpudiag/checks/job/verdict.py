@@ -49,8 +49,6 @@ from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.stacks import own_frames
 from gpudiag.reference.waits import COMPILER, GPU, RANKS
 
-# What a loader's worker may well do between two batches.
-_MAY_BE_SLOW = frozenset((at.SLEEP, at.NETWORK, at.DATABASE))
 # What a main thread does where it waits for no file, lock or server of its own: for other ranks, for its GPU,
 # or for nothing.
 _NO_WAIT_OF_ITS_OWN = frozenset((RANKS, GPU, at.PYTHON, at.EVALUATION, at.SLEEP))
@@ -360,7 +358,7 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
         # That they wait now, and stood still between the looks, is seen; a thread of backward passes shows
         # how long.
         still = _longest(group, waiters.at_most_seconds if waited >= limits.news else since)
-        if (head.on_disk or head.inner_kind in _MAY_BE_SLOW) and still < limits.disk:
+        if (head.on_disk or head.inner_kind in at.MAY_BE_SLOW) and still < limits.disk:
             who = "a disk may be busy" if head.on_disk else "a loader may be slow"
             if head.kind == COMPILER:
                 who = "its processes may wait for a server"
@@ -370,15 +368,16 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
             limit = f"; ranks may still be starting: after {limits.absent:g} s it is called a hang"
             return None if still < limits.still else (kinds.NOT_YET, limit)
         tries = head.kind == at.SLEEP and bool(find_except(own_frames(head.frames)))
-        if tries and waited < limits.alone and not spin:
-            limit = (
-                f"; it may try again: once the others have waited for {limits.alone:g} s it is called a hang"
-            )
+        # Of one that sleeps in a loop the end of this sleep shows nothing.
+        wakes = _wakes_in(group) if head.kind == at.SLEEP and not head.in_loop else None
+        wakes_soon = wakes is not None and wakes <= limits.nap
+        patience = limits.idle if wakes_soon else limits.alone
+        if tries and waited < patience and not spin:
+            soon = f" in {describe_seconds(wakes)}" if wakes_soon else ""
+            limit = f"; it may try again{soon}: once the others have waited for"
+            limit += f" {patience:g} s it is called a hang"
             return None if still < limits.still else (kinds.NOT_YET, limit)
-        # Of one that tries again, or sleeps in a loop, the end of this sleep shows nothing.
-        once = head.kind == at.SLEEP and not (tries or head.in_loop)
-        wakes = _wakes_in(group) if once else None
-        if wakes is not None and wakes <= limits.nap and since is not None and since < limits.idle:
+        if wakes is not None and wakes_soon and since is not None and since < limits.idle:
             limit = (
                 f"; it wakes up in {describe_seconds(wakes)}: once the others have waited for"
                 f" {limits.idle:g} s it is called a hang"

@@ -237,6 +237,8 @@ RECORDED = (
             "rank 1 has left the loop `for step in range(10 ** 6) (line 33)`",
         ),
     ),
+    Recorded("other_tag", "hang.other_peer", None, ("with rank 1, tag 8 (", "with rank 0, tag 9 (")),
+    Recorded("backoff", "hang.still", 1, ("an exception took it there", "may try again in"), Outcome.WARN),
     Recorded("signal_wait", "hang.wait", 1, ("waits for a signal at job2.py:93",)),
     Recorded("throttled", "hang.throttled", 1, ("quota: 0.03 processors", "slow.py:12"), Outcome.WARN),
     Recorded("throttled_loader", "hang.throttled", 1, ("load.py:12 in Rows",), Outcome.WARN),
@@ -368,6 +370,14 @@ def test_a_rank_that_tries_again_is_blamed_once_the_others_have_waited_for_ten_s
     assert verdict.outcome is Outcome.WARN
     assert "it may try again: once the others have waited for 10 s" in verdict.headline
     assert not is_decided(verdict)
+
+
+def test_a_rank_whose_next_attempt_is_near_is_blamed_once_the_others_have_waited_for_a_minute() -> None:
+    """A download that is refused for a while; its sleep's end is known."""
+    assert "once the others have waited for 60 s" in judged("backoff").headline
+    job = recorded("backoff")
+    late = replace(job, ranks=tuple(_with_wait(rank, 61.0) for rank in job.ranks))
+    assert judge_job(late).outcome is Outcome.FAIL
 
 
 def _with_wait(rank: RankSeen, seconds: float) -> RankSeen:
