@@ -231,11 +231,7 @@ RECORDED = (
         "pipeline_left",
         "hang.other_collective",
         1,
-        (
-            "rank 2 waits in the PipelineScheduleSingle.step (job2.py:42",
-            "rank 0 waits in the PipelineScheduleSingle.step (job2.py:40",
-            "rank 1 has left the loop `for step in range(10 ** 6) (line 33)`",
-        ),
+        ("rank 2 waits in the PipelineScheduleSingle.step", "rank 1 has left the loop `for step in range(10"),
     ),
     Recorded("other_tag", "hang.other_peer", None, ("with rank 1, tag 8 (", "with rank 0, tag 9 (")),
     Recorded("backoff", "hang.still", 1, ("an exception took it there", "may try again in"), Outcome.WARN),
@@ -270,13 +266,12 @@ def test_rank_kind_and_line_are_named(case: Recorded) -> None:
         assert words in first.message, first.message
 
 
-def test_a_condition_that_only_one_of_two_lines_of_the_others_call_stands_under_is_no_reason() -> None:
-    """Stages of a pipeline run the same schedule at lines of their own, under `if rank == 0` and its `else`."""
-    assert "stands under" not in judged("pipeline_left").headline
-
-
 def test_that_a_rank_alone_receives_is_no_reason_by_itself() -> None:
     assert "stands under" not in judged("recv_twice").headline
+
+
+def test_a_condition_of_one_of_two_lines_with_the_others_call_is_no_reason() -> None:
+    assert "stands under" not in judged("pipeline_left").headline
 
 
 def test_an_endless_loop_that_others_wait_for_not_yet_long_is_looked_at_again():
