@@ -134,3 +134,21 @@ def test_a_trial_that_a_signal_stopped_is_named() -> None:
 def test_monitors_servers_pools_and_writers_that_wait_are_healthy() -> None:
     verdict = judged("helpers")
     assert verdict.outcome is Outcome.PASS, verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("operation", "stood_seconds", "outcome"),
+    [
+        ("all_reduce", 60.0, Outcome.PASS),  # another trial of its group may work
+        ("all_reduce", 301.0, Outcome.WARN),
+        ("init_process_group", 12.0, Outcome.PASS),  # the others may be starting
+        ("init_process_group", 31.0, Outcome.WARN),
+    ],
+)
+def test_a_trial_that_waits_for_its_own_group_is_named_late(
+    operation: str, stood_seconds: float, outcome: Outcome
+) -> None:
+    file = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    change = at("futex", None, Frame(file, operation, 3000))
+    job = with_mains(lambda main: replace(change(main), last_ran_seconds_ago=stood_seconds))
+    assert judge_job(job).outcome is outcome
