@@ -1,9 +1,9 @@
-"""TCP sockets by /proc/PID/net/tcp: those of all processes in that one's network namespace."""
+"""TCP and UDP sockets by /proc/PID/net: those of all processes in that one's network namespace."""
 
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -51,7 +51,16 @@ class TcpSocket(NamedTuple):
 
 def read_tcp_sockets(process: int | str, root: str = "/proc") -> Iterator[TcpSocket]:
     """The sockets of the process's network namespace; none where it is gone or they may not be read."""
-    for name in ("tcp", "tcp6"):
+    yield from _read_sockets(process, ("tcp", "tcp6"), root)
+
+
+def read_udp_sockets(process: int | str, root: str = "/proc") -> Iterator[TcpSocket]:
+    """The same of UDP, whose tables have the same columns; one that is not connected has port 0 far away."""
+    yield from _read_sockets(process, ("udp", "udp6"), root)
+
+
+def _read_sockets(process: int | str, names: Sequence[str], root: str) -> Iterator[TcpSocket]:
+    for name in names:
         with suppress(OSError):  # there may be no IPv6
             for line in read_text(f"{root}/{process}/net/{name}").splitlines()[1:]:
                 fields = line.split()

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from gpudiag.model.job import Frame
 from gpudiag.reference.waits import COMPILED, COMPILER, GPU, RANKS, find_call, find_wait, is_library
@@ -116,6 +117,14 @@ def _is_run(frame: Frame) -> bool:
 def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The user's frames, innermost first."""
     return tuple(frame for frame in frames if not is_library(frame.file))
+
+
+def since_fork(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames of what a process of multiprocessing runs; a forked one has those of its parent below."""
+    start = "/multiprocessing/process.py", "_bootstrap"
+    return tuple(
+        takewhile(lambda one: not (one.file.endswith(start[0]) and one.function.endswith(start[1])), frames)
+    )
 
 
 def read_call(frames: Sequence[Frame]) -> Call:

@@ -14,6 +14,10 @@ COMPILER = "compiler"
 # To wait for either may be to wait for the other ranks: a GPU may be in a collective.
 FOR_OTHERS = frozenset((RANKS, GPU))
 
+# Names of threads that a process group runs, as the kernel cuts them off (c10d/ProcessGroupGloo.cpp,
+# ProcessGroupNCCL.cpp, gloo's transport/tcp/loop.cc; torch 2.5 to 2.13).
+GROUP_THREADS = ("pt_gloo_runloop", "gloo_tcp_loop", "pt_nccl_watchdg", "pt_nccl_heartbt")
+
 # What torch.compile wrote: in its usual folder, or named by a hash in another one.
 COMPILED = r"/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
 # Installed code, Python's own, and what torch.compile wrote.

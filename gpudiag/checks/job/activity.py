@@ -24,12 +24,15 @@ STOPPED, GONE, EXITING, STARTING, UNSEEN, WAITS = "stopped", "gone", "exiting", 
 EVALUATION, DATABASE, POLL = "evaluation", "database", "poll"
 WORK = "work"  # for the next request of a server
 FOR_RANKS = frozenset((RANKS, STORE))
+# What a loader's worker may well do between two batches.
+MAY_BE_SLOW = frozenset((SLEEP, NETWORK, DATABASE))
 
 FILE_LOCKS = ("flock", "fcntl")  # system calls
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 WRITES = ("write", "pwrite")
+_FOR_SIGNALS = ("pause", "rt_sigtimedwait", "rt_sigsuspend")
 _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
-_SAVES = re.compile(
+SAVES = re.compile(
     r"check_?point|ckpt|save_(model|state|pretrained)|save_pretrained|\bsave$|upload", re.IGNORECASE
 )
 _PROCESS = re.compile(r"\bpid (\d+)(?: \((?:[^()]|\([^()]*\))*\))?")  # with its command line
@@ -126,6 +129,8 @@ def find_by_kernel(main: ThreadLook, call: Call, text: str, job: Job) -> tuple[s
     if main.state == "D":
         where = f", in {main.waits_in} of the kernel" if main.waits_in else ""
         return FILE, f"is in uninterruptible sleep: it waits for a disk, a file server or a driver{where}"
+    if name in _FOR_SIGNALS:
+        return WAITS, "waits for a signal"
     if name == "futex" or call.awaited == LOCK:
         return _futex(call, text)
     if call.awaited == NETWORK:
@@ -201,14 +206,14 @@ def name_by_function(kind: str, words: str, frames: Sequence[Frame], moves: bool
     names = [frame.function.rpartition(".")[2] for frame in own_frames(frames)]
     if kind in (PYTHON, GPU):
         for pattern, activity, act in (
-            (_SAVES, CHECKPOINT, "saves a checkpoint"),
+            (SAVES, CHECKPOINT, "saves a checkpoint"),
             (_EVALUATES, EVALUATION, "evaluates"),
         ):
             found = next((name for name in names if pattern.search(name)), None)
             if found:
                 return activity, f"{act} ({found})" + (", waiting for its GPU" if kind == GPU else "")
     elif kind in (FILE, NETWORK, SLEEP) or (kind == CHECKPOINT and not moves):
-        found = next((name for name in names if _SAVES.search(name)), None)
+        found = next((name for name in names if SAVES.search(name)), None)
         if found and kind != CHECKPOINT:
             return kind, f"{words}, to save a checkpoint ({found})"
     return kind, words

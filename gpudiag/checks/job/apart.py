@@ -82,13 +82,19 @@ def _elsewhere(waiters: Waiters, only: Group, limits: HangLimits) -> list[Findin
 
 def _judge_apart(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
     """The finding for ranks in different calls: the fewest are named, and both where there are as many."""
+    counts = Counter(one.call.operation for group in groups for one in group.positions)
+    # Ranks in one operation at two lines meet each other: who is in another one is odd.
+    groups = sorted(groups, key=lambda group: (counts[group.head.call.operation], len(group.positions)))
     odd, most = groups[0], groups[-1]
     others = [one for one in groups if one is not odd]
     for judge in (_judge_peers, _judge_order, judge_missing_members, _judge_point_to_point, _judge_sizes):
         found = judge(waiters, groups)
         if found is not None:
             return found
-    kind, why = explain_apart(odd, most)
+    like_most = [
+        one for one in others if one is not most and one.head.call.operation == most.head.call.operation
+    ]
+    kind, why = explain_apart(odd, most, like_most)
     rest = "; ".join(
         f"{name_positions(one.positions)} {is_are(one.positions, 'waits')} in {describe_call(one)}"
         for one in others[::-1][:2]
@@ -100,7 +106,10 @@ def _judge_apart(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
         )
         missing = f"; who of {absent} belongs to the smaller group, and is missing in it, could not be read"
         why = f"{missing}{why}" if absent else why
-    tied = len(odd.positions) == len(most.positions) or bool(open_groups)
+    operations = odd.head.call.operation, most.head.call.operation
+    alike = operations[0] == operations[1]
+    sizes = [len(one.positions) if alike else counts[one.head.call.operation] for one in (odd, most)]
+    tied = sizes[0] == sizes[1] or bool(open_groups)
     message = (
         f"{odd.name} {is_are(odd.positions, 'is')} in {describe_call(odd)} while {rest}{waiters.since}{why}"
     )
@@ -183,11 +192,14 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
             chain.append(waits[chain[-1]][0])
         if chain[-1] in waits and waits[chain[-1]][0] in chain and len(chain) > 1:
             ring = chain[chain.index(waits[chain[-1]][0]) :]
+            tags = {rank: _tag_of(waits[rank][1]) for rank in ring}
+            differ = len({*tags.values()}) > 1 and "" not in tags.values()
             ring_words = "; ".join(
-                f"rank {rank} in {waits[rank][1].call.operation} with rank"
-                f" {waits[rank][0]} ({waits[rank][1].where})"
+                f"rank {rank} in {waits[rank][1].call.operation} with rank {waits[rank][0]}"
+                + (f", tag {tags[rank]}" if differ else "")
+                + f" ({waits[rank][1].where})"
                 for rank in sorted(ring)
-            )
+            ) + ("; a message with another tag is not taken" if differ else "")
             facts = facts_of(Group((waits[ring[0]][1],)))
             return kinds.OTHER_PEER.finding(
                 HostSubject(waiters.job.host),
@@ -195,6 +207,11 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
                 *facts,
             )
     return None
+
+
+def _tag_of(one: Position) -> str:
+    """The tag of a send or a receive; empty where it is not known."""
+    return dict(one.call.frame.variables).get("tag", "") if one.call.frame is not None else ""
 
 
 def _judge_sizes(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:

@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from gpudiag.checks.job import activity as at
 from gpudiag.checks.job.activity import describe_hold, describe_line, find_activity, find_by_kernel
 from gpudiag.checks.job.loops import find_loop
 from gpudiag.checks.job.movement import moved, still_since_seconds, took_processor, works
-from gpudiag.model.job import ChildSeen, Frame, Job, RankSeen, ThreadLook
+from gpudiag.model.job import ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing
-from gpudiag.reference.stacks import Call, own_frames, read_call
+from gpudiag.reference.stacks import Call, own_frames, read_call, since_fork
 from gpudiag.reference.waits import COMPILER
 
 _HELD = (at.FILE, at.LOCK, at.TERMINAL)  # what a program without a line of its own is described by
@@ -66,7 +65,16 @@ def find_inner(seen: RankSeen, kind: str, job: Job) -> Inner:
         words = _describe_thread(thread, job) if is_shown else ""
         if words:
             return Inner(f"its thread {words}", since_seconds=since_of(thread))
-    return Inner()
+    return Inner(_if_alone(last))
+
+
+def _if_alone(last: ProcessLook) -> str:
+    """Words for a main thread that waits for another thread of its process, where no other runs Python."""
+    main = last.main
+    waits = main is not None and main.frames and main.frames[0].file.endswith(("/threading.py", "/queue.py"))
+    if not waits or any(one.frames for one in last.threads if one is not main):
+        return ""
+    return "no other thread of it runs Python that could end this wait"
 
 
 def _count_idle_workers(seen: RankSeen) -> int:
@@ -77,8 +85,8 @@ def _count_idle_workers(seen: RankSeen) -> int:
     mains = [child.looks[-1].main for child in seen.children if child.looks]
     of_pool = [one for one in (seen.last.main, *mains) if one is not None and _has_file(one, _POOL)]
     workers = [one for one in of_pool if one is not seen.last.main]
-    is_idle = all(any(_is_idle(frame) for frame in read_call(one.frames).library) for one in workers)
-    return len(workers) if is_idle and len(of_pool) > len(workers) else 0
+    are_idle = all(any(is_idle(frame) for frame in read_call(one.frames).library) for one in workers)
+    return len(workers) if are_idle and len(of_pool) > len(workers) else 0
 
 
 def _has_file(thread: ThreadLook, file: str) -> bool:
@@ -120,9 +128,9 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     name = f"pid {child.pid} ({child.command[:60]})"
     if held := describe_hold(child.looks[-1], main):
         return Inner(f"{name} {held}", since_seconds=since_of(main))
-    main = replace(main, frames=_since_fork(main.frames))
+    main = replace(main, frames=since_fork(main.frames))
     call = read_call(main.frames)
-    if any(_is_idle(frame) for frame in call.library):
+    if any(is_idle(frame) for frame in call.library):
         return None
     if call.own is None or call.own.file.startswith("<"):  # no Python, or `python -c`
         by_kernel = find_by_kernel(main, Call(None, (), ""), "", job) if main.state in "SD" else None
@@ -141,15 +149,7 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     return Inner(f"pid {child.pid}, {words} at {describe_line(call.own)}", moves, since, kind, loop)
 
 
-def _since_fork(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The frames of what a process of multiprocessing runs; a forked one has those of its parent below."""
-    start = "/multiprocessing/process.py", "_bootstrap"
-    return tuple(
-        takewhile(lambda one: not (one.file.endswith(start[0]) and one.function.endswith(start[1])), frames)
-    )
-
-
-def _is_idle(frame: Frame) -> bool:
+def is_idle(frame: Frame) -> bool:
     """Whether a frame is of a worker that waits for its next task."""
     return (
         frame.function in ("_worker_loop", "_pin_memory_loop")

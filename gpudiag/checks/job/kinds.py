@@ -292,7 +292,7 @@ UNKNOWN = _kind(
 )
 WAITS = _kind(
     "hang.wait",
-    "A rank waits in a system call that gpudiag does not know.",
+    "A rank waits for a signal, in an idle event loop, or in a system call that gpudiag does not know.",
     "Look at its line and its stack in C: `pystack remote --native PID`.",
 )
 

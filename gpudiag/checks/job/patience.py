@@ -17,8 +17,6 @@ from gpudiag.reference.waits import COMPILER, GPU
 
 # Ranks in these do not go on by themselves, however long one waits.
 NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
-# What a loader's worker may well do between two batches.
-_MAY_BE_SLOW = frozenset((at.SLEEP, at.NETWORK, at.DATABASE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +73,18 @@ class _Awaited:
     def wakes_in_seconds(self) -> float | None:
         """Seconds until the last of them wakes up.
 
-        It is None where one does not sleep, tries or sleeps again and again, or has no known end.
+        It is None where one does not sleep, sleeps in a loop, or without a known end.
         """
-        if self.head.kind != at.SLEEP or self.tries_again or self.head.in_loop:
+        if self.head.kind != at.SLEEP or self.head.in_loop:
             return None
         ends = [wakes_in(one.seen.looks) for one in self.group.positions]
         return None if None in ends else max(end for end in ends if end is not None)
+
+    @property
+    def wakes_soon(self) -> bool:
+        """Whether all of them wake up before a nap is over."""
+        wakes = self.wakes_in_seconds
+        return wakes is not None and wakes <= self.limits.nap
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ def _judge_still(awaited: _Awaited) -> tuple[FindingKind, str] | None:
 
 def _disk_is_busy(awaited: _Awaited) -> _Excuse | None:
     head, limits = awaited.head, awaited.limits
-    slow = head.on_disk or head.inner_kind in _MAY_BE_SLOW
+    slow = head.on_disk or head.inner_kind in at.MAY_BE_SLOW
     if not slow or awaited.still_seconds >= limits.disk:
         return None
     who = "a disk may be busy" if head.on_disk else "a loader may be slow"
@@ -153,17 +157,19 @@ def _ranks_start(awaited: _Awaited) -> _Excuse | None:
 
 def _it_tries_again(awaited: _Awaited) -> _Excuse | None:
     limits = awaited.limits
-    if not awaited.tries_again or awaited.waited_seconds >= limits.alone or awaited.waiters_spin:
+    soon = f" in {describe_seconds(awaited.wakes_in_seconds)}" if awaited.wakes_soon else ""
+    limit = limits.idle if soon else limits.alone
+    if not awaited.tries_again or awaited.waited_seconds >= limit or awaited.waiters_spin:
         return None
-    words = f"it may try again: once the others have waited for {limits.alone:g} s"
+    words = f"it may try again{soon}: once the others have waited for {limit:g} s"
     return _Excuse(words, awaited.still_seconds >= limits.still)
 
 
 def _it_wakes_up(awaited: _Awaited) -> _Excuse | None:
-    limits, waited, wakes = awaited.limits, awaited.waiters.since_seconds, awaited.wakes_in_seconds
-    if wakes is None or wakes > limits.nap or waited is None or waited >= limits.idle:
+    limits, waited = awaited.limits, awaited.waiters.since_seconds
+    if not awaited.wakes_soon or waited is None or waited >= limits.idle:
         return None
-    when = f"it wakes up in {describe_seconds(wakes)}"
+    when = f"it wakes up in {describe_seconds(awaited.wakes_in_seconds)}"
     words = f"{when}: once the others have waited for {limits.idle:g} s"
     return _Excuse(words, awaited.still_seconds >= limits.still)
 

@@ -24,8 +24,12 @@ def asks_rank(around: str) -> bool:
     return bool(_ASKS_RANK.search(around))
 
 
-def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
-    """The kind, and what the sources show of the way by which the odd ranks came to another call."""
+def explain_apart(odd: Group, most: Group, like_most: Sequence[Group] = ()) -> tuple[FindingKind, str]:
+    """The kind, and what the sources show of the way by which the odd ranks came to another call.
+
+    `like_most`: groups that are in the call of the most at another line. A condition that leads to one of
+    these lines alone is no reason.
+    """
     swallowed = _swallowed_between(odd.head, most.head)
     if swallowed:
         return kinds.SWALLOWED, f"; {swallowed}"
@@ -38,15 +42,20 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
     steps = ", ".join(differing[:2])
     # That a rank alone sends or receives is as it should be.
     of_pair = any(one.head.call.operation in ("send", "recv") for one in (odd, most))
-    branch = "" if of_pair else find_branch(odd.head, most.head)
+    heads = [group.head for group in (most, *like_most)]
+    branch = "" if of_pair else _of_all([find_branch(odd.head, one) for one in heads])
     words = (
         "".join(f"; {one}" for one in (branch, steps) if one)
         or _who_is_past(odd, most)
         or _way_past(odd, most)
     )
     if not branch and not of_pair:
-        words += _condition(odd.head, most.head)
+        words += _of_all([_condition(odd.head, one) for one in heads])
     return kinds.OTHER_COLLECTIVE, words
+
+
+def _of_all(words: Sequence[str]) -> str:
+    return words[0] if len(set(words)) == 1 else ""
 
 
 def find_except(frames: Sequence[Frame]) -> str:
@@ -66,18 +75,24 @@ def _divergence(odd: Position, most: Position) -> tuple[Frame, Frame] | None:
 
 
 def _who_is_past(odd: Group, most: Group) -> str:
-    """Words for ranks past the line of the others; empty if a loop may have brought them back."""
+    """Words for ranks past the line or loop of the others; empty if a loop may have brought them back."""
     frames = _divergence(odd.head, most.head)
-    if frames is None or any(
-        one.startswith(("for ", "while ")) for one in frames[0].inside + frames[1].inside
-    ):
+    if frames is None:
         return ""
-    (behind, line), (past, _) = sorted(zip((odd, most), frames, strict=True), key=lambda one: one[1].line)
-    where = f"`{line.text}` ({line.place})" if line.text else line.place
-    return (
-        f"; {past.name} {is_are(past.positions, 'is')} past {where}, where {behind.name} still"
-        f" {is_are(behind.positions, 'is')}"
+    (behind, line), (past, beyond) = sorted(
+        zip((odd, most), frames, strict=True), key=lambda one: one[1].line
     )
+    if _loops_of(line) & _loops_of(beyond):
+        return ""
+    still = f"{behind.name} still {is_are(behind.positions, 'is')}"
+    if loop := next((one for one in line.inside if one in _loops_of(line)), ""):
+        return f"; {past.name} {is_are(past.positions, 'has')} left the loop `{loop}`, in which {still}"
+    where = f"`{line.text}` ({line.place})" if line.text else line.place
+    return f"; {past.name} {is_are(past.positions, 'is')} past {where}, where {still}"
+
+
+def _loops_of(frame: Frame) -> set[str]:
+    return {one for one in frame.inside if one.startswith(("for ", "while "))}
 
 
 def _condition(odd: Position, most: Position) -> str:

@@ -283,6 +283,25 @@ def with_own_descendants(job: FoundJob) -> FoundJob:
     return replace(job, ranks=tuple(ranks))
 
 
+def with_later_descendants(job: FoundJob, processes: Mapping[int, Process]) -> FoundJob:
+    """The job with what its ranks have started since it was found beside what they had then."""
+    later = with_own_descendants(
+        replace(
+            job,
+            ranks=tuple(
+                replace(rank, descendants=find_descendants(rank.process, processes)) for rank in job.ranks
+            ),
+        )
+    )
+
+    def join(rank: FoundRank, now: FoundRank) -> FoundRank:
+        known = {one.pid for one in rank.descendants}
+        new = tuple(one for one in now.descendants if one.pid not in known)
+        return replace(rank, descendants=(*rank.descendants, *new))
+
+    return replace(job, ranks=tuple(map(join, job.ranks, later.ranks)))
+
+
 def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadMain) -> FoundJob:
     """The job of a Python process without launcher variables: it alone, or the children that it waits for.
 

@@ -36,6 +36,7 @@ class _Sent:
     jobs: tuple[Job, ...] = ()
     hidden: int = 0
     looks: dict[int, dict[int, ProcessLook]] = field(default_factory=dict)  # by pid, then by number
+    children: dict[int, tuple[ChildSeen, ...]] = field(default_factory=dict)  # begun since, by the rank's pid
     lines: dict[tuple[str, int], tuple[str, tuple[str, ...], str]] = field(default_factory=dict)
 
 
@@ -81,7 +82,7 @@ def read_looks_at(child: GuardedChild) -> Job | None:
 
 
 def join_looks(job: Job, again: Job, at_seconds: float) -> Job:
-    """The job with the looks of another gathering of it added to each rank, the last to each child.
+    """The job with the looks of another gathering of it added to each rank, the last to each child of now.
 
     `at_seconds` is when that began.
     """
@@ -98,15 +99,16 @@ def _join_rank(rank: RankSeen, seen: RankSeen | None, at_seconds: float) -> Rank
         replace(_with_native_of(rank.last, look), at_seconds=round(at_seconds + look.at_seconds - began, 3))
         for look in looks
     ]
-    children = {child.pid: child for child in seen.children} if seen is not None else {}
+    earlier = {child.pid: child.looks for child in rank.children}
     joined = tuple(
         replace(
             child,
-            looks=(*child.looks, replace(children[child.pid].looks[-1], at_seconds=added[-1].at_seconds)),
+            looks=(
+                *earlier.get(child.pid, ()),
+                *(replace(look, at_seconds=added[-1].at_seconds) for look in child.looks[-1:]),
+            ),
         )
-        if child.pid in children and children[child.pid].looks
-        else child
-        for child in rank.children
+        for child in (seen.children if seen is not None else rank.children)
     )
     return replace(rank, looks=(*rank.looks, *added), children=joined)
 
@@ -134,6 +136,12 @@ def _read(messages: Iterable[Any]) -> _Sent | None:
         elif sent is not None and kind == "look":
             pid, _, number, look = rest
             sent.looks.setdefault(pid, {})[number] = decode(ProcessLook, look)
+        elif sent is not None and kind == "children":
+            pid, begun = rest
+            sent.children[pid] = (
+                *sent.children.get(pid, ()),
+                *(decode(ChildSeen, one) for one in begun),
+            )
         elif sent is not None and kind == "source":
             file, line, text, inside, polls = rest
             sent.lines[file, line] = (text, tuple(inside), polls)
@@ -145,7 +153,9 @@ def _join(job: Job, sent: _Sent, count: int) -> Job:
         replace(
             rank,
             looks=_looks_of(rank.pid, sent, count),
-            children=tuple(_with_looks(child, sent) for child in rank.children),
+            children=tuple(
+                _with_looks(child, sent) for child in (*rank.children, *sent.children.get(rank.pid, ()))
+            ),
         )
         for rank in job.ranks
     ]

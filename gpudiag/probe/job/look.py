@@ -19,14 +19,14 @@ from gpudiag.model.job import ChildSeen, Job, KnownBy, ProcessLook, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.agent import look_at_agent
 from gpudiag.probe.job.choose import choose_jobs
-from gpudiag.probe.job.find import FoundJob, find_known_job, with_own_descendants
+from gpudiag.probe.job.find import FoundJob, find_known_job, with_later_descendants, with_own_descendants
 from gpudiag.probe.job.frames import Sources
 from gpudiag.probe.job.kernel import look_at_process
 from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process, list_processes
 from gpudiag.probe.job.py_spy import read_stacks
 from gpudiag.probe.job.stacks import add_stacks
-from gpudiag.reference.waits import is_library
+from gpudiag.reference.waits import GROUP_THREADS, is_library
 
 BETWEEN_SECONDS = 1.0  # from the start of one look to the next
 _STACK_SECONDS = 5.0  # py-spy takes 0.1 s, and some seconds on two processors with a load of 50
@@ -38,6 +38,9 @@ _MOST_SOURCES = 400  # lines
 _ALIVE = "RSDTtIPK"
 _GPU_NODE = re.compile(r"/dev/(nvidia.*\d|kfd|dri/renderD\d+)$")
 _DRIVER = re.compile(r"/(lib(?:cuda|amdhip64|hsa-runtime64)\.so[.\d]*)$", re.MULTILINE)
+# What a child that does work of its own is held up by, and no worker that waits for its next task.
+_OF_ITS_OWN = ("file", "fifo", "device", "lock file")
+_HELD_IN = ("flock", "fcntl", "nanosleep", "clock_nanosleep")  # system calls; a locked database sleeps
 # A rank in one of these waits for others, and its children are not why.
 _NOT_FOR_CHILDREN = ("/torch/distributed/", "_engine_run_backward")
 
@@ -87,6 +90,7 @@ def _stream(
     pool, children = ThreadPoolExecutor(_MOST_AT_ONCE), ThreadPoolExecutor(_CHILDREN_AT_ONCE)
     for number in range(looks):
         sleep(max(0.0, number * between_seconds - (monotonic() - started)))
+        found = _with_children_now(emit, found)
         tasks = []
         ranks = [(rank.process, rank.descendants) for job in found for rank in job.ranks]
         servers = {server.pid: server for job in found for server in job.servers}
@@ -111,6 +115,18 @@ def _stream(
     _send_sources(emit, kept)
 
 
+def _with_children_now(emit: Emit, found: Sequence[FoundJob]) -> list[FoundJob]:
+    """The jobs, with what their ranks have started since they were listed, which is sent."""
+    processes = list_processes()
+    later = [with_later_descendants(job, processes) for job in found]
+    for job, now in zip(found, later, strict=True):
+        for rank, seen in zip(job.ranks, now.ranks, strict=True):
+            new = [_child(one) for one in seen.descendants if one not in rank.descendants]
+            if new:
+                emit(("children", rank.process.pid, [encode(one) for one in new]))
+    return later
+
+
 def _look_at_rank(
     emit: Emit,
     number: int,
@@ -132,19 +148,24 @@ def _look_at_rank(
 
     def look_at_child(child: Process) -> tuple[Process, ProcessLook]:
         is_read = is_last or child.state == "R"  # two stacks of one that computes show an endless loop
-        return child, _look(child, started, with_stacks=is_read and child.python and process.pid in deep)
+        return child, _look(
+            child,
+            started,
+            with_stacks=is_read and child.python,
+            only_if_alone=process.pid not in deep,
+        )
 
     for child, seen in pool.map(look_at_child, descendants):
         emit(("look", child.pid, process.pid, number, encode(seen)))
         kept.setdefault(child.pid, set()).update(_lines_of(seen))
 
 
-def _look(process: Process, started: float, *, with_stacks: bool) -> ProcessLook:
+def _look(process: Process, started: float, *, with_stacks: bool, only_if_alone: bool = False) -> ProcessLook:
     at_seconds = round(monotonic() - started, 3)
     look = look_at_process(process.pid, at_seconds)
     if look is None:
         return ProcessLook(at_seconds, process.pid, "X", 0.0)
-    if not with_stacks or look.state in "ZX":
+    if not with_stacks or look.state in "ZX" or (only_if_alone and not _may_work_alone(look)):
         return look
     states = {thread.state for thread in look.threads}
     read = read_stacks(
@@ -154,6 +175,18 @@ def _look(process: Process, started: float, *, with_stacks: bool) -> ProcessLook
         refused = read.reason is MissingReason.NO_PERMISSION
         return replace(look, stacks=explain_refusal(process.pid, read.detail) if refused else read)
     return add_stacks(look, *read)
+
+
+def _may_work_alone(look: ProcessLook) -> bool:
+    """Whether a child may do more than its rank asks of it, by the kernel: its stack is worth reading.
+
+    An idle worker waits for a pipe, a queue or a connection, and has no threads of a process group.
+    """
+    main = look.main
+    if main is None or any(one.name.startswith(GROUP_THREADS) for one in look.threads):
+        return main is not None
+    kind = main.awaited.kind if main.awaited is not None else ""
+    return main.state in "DTt" or kind in _OF_ITS_OWN or main.syscall in _HELD_IN
 
 
 def _lines_of(look: ProcessLook) -> set[tuple[str, int]]:
@@ -222,7 +255,7 @@ def _empty_job(found: FoundJob) -> Job:
                 known_by=rank.known_by,
                 gpus=_gpus(rank.process.pid),
                 driver=_driver(rank.process.pid),
-                children=tuple(ChildSeen(one.pid, one.parent_pid, one.command) for one in rank.descendants),
+                children=tuple(map(_child, rank.descendants)),
             )
             for rank in found.ranks
         ),
@@ -231,6 +264,10 @@ def _empty_job(found: FoundJob) -> Job:
         found.slurm_job,
         servers=tuple(_empty_rank(one, uptime) for one in found.servers),
     )
+
+
+def _child(process: Process) -> ChildSeen:
+    return ChildSeen(process.pid, process.parent_pid, process.command)
 
 
 def _empty_rank(process: Process, uptime: float) -> RankSeen:

@@ -14,10 +14,7 @@ from pathlib import Path
 
 from gpudiag.linux.proc import socket_inodes
 from gpudiag.linux.sockets import ESTABLISHED, LISTENING, TcpSocket, read_network_namespace, read_tcp_sockets
-
-# Names of threads that a process group runs, as the kernel cuts them off (c10d/ProcessGroupGloo.cpp,
-# ProcessGroupNCCL.cpp, gloo's transport/tcp/loop.cc; torch 2.5 to 2.13).
-_GROUP_THREADS = ("pt_gloo_runloop", "gloo_tcp_loop", "pt_nccl_watchdg", "pt_nccl_heartbt")
+from gpudiag.reference.waits import GROUP_THREADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def runs_process_group(pid: int, root: Path = Path("/")) -> bool:
     with suppress(OSError):
         for task in (root / "proc" / str(pid) / "task").iterdir():
             with suppress(OSError):
-                if (task / "comm").read_text().startswith(_GROUP_THREADS):
+                if (task / "comm").read_text().startswith(GROUP_THREADS):
                     return True
     return False
 

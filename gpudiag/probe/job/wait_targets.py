@@ -17,6 +17,7 @@ from gpudiag.linux.sockets import (
     format_address,
     listening_ports,
     read_tcp_sockets,
+    read_udp_sockets,
 )
 from gpudiag.model.job import NAMELESS_SOCKET, Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
@@ -68,6 +69,7 @@ _ON_PATH = {
 }
 _ON_PATH_AT = frozenset(["openat", "newfstatat", "unlinkat", "renameat", "renameat2", "statx"])
 _MOST_POLLED = 64
+_NAME_SERVICE = 53  # the port of DNS
 _UNTIL = 1  # TIMER_ABSTIME of clock_nanosleep(2)
 _LATE_SECONDS = 1.0  # by which a busy machine wakes it up late
 _SET_LOCK_AND_WAIT = (7, 38)  # F_SETLKW, F_OFD_SETLKW of fcntl(2)
@@ -294,6 +296,10 @@ def _socket(pid: int, inode: str, *, with_other_end: bool) -> Awaited:
             return Awaited(
                 "socket", format_address(one.remote), _peer_here(pid, one) if with_other_end else ""
             )
+    for one in read_udp_sockets(pid):
+        if str(one.inode) == inode and one.remote_port:
+            detail = "a name server, by UDP" if one.remote_port == _NAME_SERVICE else "by UDP"
+            return Awaited("socket", format_address(one.remote), detail)
     with suppress(OSError):
         for line in read_text(f"/proc/{pid}/net/unix").splitlines()[1:]:
             fields = line.split()

@@ -225,6 +225,17 @@ RECORDED = (
     Recorded(
         "compiled_cpp", "hang.sleep", 1, ("the collective of a compiled function (comp.py:11 in norm)",)
     ),
+    Recorded("dead_producer", "hang.queue", 1, ("job.py:159", "no other thread of it runs Python")),
+    Recorded("name_server", "hang.network", 1, ("127.0.0.9:53 (a name server, by UDP) at job.py:95",)),
+    Recorded(
+        "pipeline_left",
+        "hang.other_collective",
+        1,
+        ("rank 2 waits in the PipelineScheduleSingle.step", "rank 1 has left the loop `for step in range(10"),
+    ),
+    Recorded("other_tag", "hang.other_peer", None, ("with rank 1, tag 8 (", "with rank 0, tag 9 (")),
+    Recorded("backoff", "hang.still", 1, ("an exception took it there", "may try again in"), Outcome.WARN),
+    Recorded("signal_wait", "hang.wait", 1, ("waits for a signal at job2.py:93",)),
     Recorded("throttled", "hang.throttled", 1, ("quota: 0.03 processors", "slow.py:12"), Outcome.WARN),
     Recorded("throttled_loader", "hang.throttled", 1, ("load.py:12 in Rows",), Outcome.WARN),
     Recorded("throttled_call", "hang.throttled", None, ("ranks 0 and 1 wait",), Outcome.WARN),
@@ -257,6 +268,10 @@ def test_rank_kind_and_line_are_named(case: Recorded) -> None:
 
 def test_that_a_rank_alone_receives_is_no_reason_by_itself() -> None:
     assert "stands under" not in judged("recv_twice").headline
+
+
+def test_a_condition_of_one_of_two_lines_with_the_others_call_is_no_reason() -> None:
+    assert "stands under" not in judged("pipeline_left").headline
 
 
 def test_an_endless_loop_that_others_wait_for_not_yet_long_is_looked_at_again():
@@ -350,6 +365,14 @@ def test_a_rank_that_tries_again_is_blamed_once_the_others_have_waited_for_ten_s
     assert verdict.outcome is Outcome.WARN
     assert "it may try again: once the others have waited for 10 s" in verdict.headline
     assert not is_decided(verdict)
+
+
+def test_a_rank_whose_next_attempt_is_near_is_blamed_once_the_others_have_waited_for_a_minute() -> None:
+    """A download that is refused for a while; its sleep's end is known."""
+    assert "once the others have waited for 60 s" in judged("backoff").headline
+    job = recorded("backoff")
+    late = replace(job, ranks=tuple(_with_wait(rank, 61.0) for rank in job.ranks))
+    assert judge_job(late).outcome is Outcome.FAIL
 
 
 def _with_wait(rank: RankSeen, seconds: float) -> RankSeen:

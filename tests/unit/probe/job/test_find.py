@@ -7,6 +7,7 @@ from gpudiag.probe.job.find import (
     find_family,
     find_known_job,
     find_launched_jobs,
+    with_later_descendants,
     with_own_descendants,
 )
 from gpudiag.probe.job.proc import Process
@@ -198,3 +199,12 @@ def test_what_a_rank_started_belongs_to_no_rank_above_it():
     processes = table(process(20, 1), process(21, 20), process(30, 20), process(31, 21))
     job = with_own_descendants(find_known_job(processes, {0: 20, 1: 21}, 2))
     assert [[one.pid for one in rank.descendants] for rank in job.ranks] == [[30], [31]]
+
+
+def test_what_a_rank_starts_after_the_job_was_found_is_its_own_too():
+    processes = table(process(20, 1), process(21, 20), process(30, 20))
+    job = with_own_descendants(find_known_job(processes, {0: 20, 1: 21}, 2))
+    later = with_later_descendants(
+        job, table(process(20, 1), process(21, 20), process(31, 21), process(32, 31), process(40, 1))
+    )
+    assert [[one.pid for one in rank.descendants] for rank in later.ranks] == [[30], [31, 32]]

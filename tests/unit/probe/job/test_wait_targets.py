@@ -76,6 +76,16 @@ def test_a_connection_that_nobody_has_accepted_is_named_with_who_listens() -> No
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="time.sleep() gives the kernel a length there")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_question_by_udp_is_named_with_whom_it_asks(host: str) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((host, 53))
+        seen = describe_descriptor(os.getpid(), asking.fileno())
+    assert seen.name.rpartition(":")[2] == "53"
+    assert host in seen.name
+    assert seen.detail == "a name server, by UDP"
+
+
 def test_until_when_a_program_sleeps_is_read_of_it() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as program:
         seen = None
