@@ -143,13 +143,15 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
                 standing = Standing.OUTLIVED
             if topic == "rank.killed" and _was_killed_by_its_server(log.facts, shown.number):
                 standing = Standing.ECHO
-            rank = job.rank_of(log, speaker)
-            unnamed = rank is None and not speaker.pod and found.failure is not None
-            if unnamed and standing in (Standing.CAUSE, Standing.UNKNOWN):
-                rank = _rank_of_table(log, aborted=shown.where == "")
             # A line that names a host is about that one, and not about the one that printed it.
             named = found.failure.values_in(shown.excerpt) if found.failure is not None else {}
+            rank = job.rank_of(log, speaker)
+            unnamed = rank is None and not speaker.pod and "node" not in named
+            if unnamed and found.failure is not None and standing in (Standing.CAUSE, Standing.UNKNOWN):
+                rank = _rank_of_table(job, log, aborted=shown.where == "")
             host = short_host(named.get("node", "")) or job.host_of(log, speaker, rank)
+            if "node" in named and rank is not None and job.hosts.get(rank, host) != host:
+                rank = None
             pod = speaker.pod or log.place.pod or named.get("pod", "")
             events.append(
                 Event(
@@ -234,8 +236,8 @@ def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             standing = Standing.OUTLIVED
         rank = job.rank_of(log, raised.speaker)
         if rank is None and not raised.speaker.pod and standing is Standing.CAUSE:
-            rank = _rank_of_table(log)
-            silent = _silent_in_table(log)
+            rank = _rank_of_table(job, log)
+            silent = _silent_in_table(job, log)
             if 1 < len(silent) <= same[key]:
                 events += [
                     _of_raised(job, log, number, raised, other, standing)
@@ -293,12 +295,12 @@ def _topic_of_missing_file(job: Identities, text: str, host: str) -> str:
     return ""
 
 
-def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
+def _silent_in_table(job: Identities, log: LogOfJob, aborted: bool = False) -> set[int]:
     """The ranks that the launcher saw fail, or abort, by themselves, and that no line names."""
     failed = {
-        gone.rank
+        rank
         for gone in log.facts.of_ranks.exits
-        if gone.rank is not None
+        if (rank := _rank_of_exit(job, log, gone)) is not None
         and gone.code is not None
         and (gone.code > 0 or (aborted and gone.code == -6))
     }
@@ -308,9 +310,9 @@ def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
     return failed - named
 
 
-def _rank_of_table(log: LogOfJob, aborted: bool = False) -> int | None:
+def _rank_of_table(job: Identities, log: LogOfJob, aborted: bool = False) -> int | None:
     """The rank of a line without a prefix: the one that the launcher saw fail, or abort, by itself."""
-    silent = _silent_in_table(log, aborted)
+    silent = _silent_in_table(job, log, aborted)
     first = next(
         (gone.rank for gone in log.facts.of_ranks.exits if gone.is_first and gone.rank in silent), None
     )

@@ -92,7 +92,7 @@ _PEERS = re.compile(
     r"lightning/.*(?:strateg|launch|plugins)|mpi4py|/zmq/|torch/_C|/grpc/"
 )
 _MAX_RANKS = 20_000
-_SAME_REPORT = 10  # lines from a failure's first, within which one that names a host or a reason is quoted
+_SAME_REPORT = 20  # lines from a failure's first, within which one that names a host or a reason is quoted
 _STEP_BYTES = 500  # of a line that may show progress
 _ERROR_LINE = re.compile(
     r"^\s*(?:[\[(][^\])]{1,60}[\])] )?(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|"
