@@ -62,6 +62,8 @@ _OF_OTHERS = re.compile(
     r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|"
     r"[Tt]imed? ?out|Broken pipe|timeout|Socket recv failed"
 )
+# An assertion of torch's launcher itself, which met others that had gone.
+_OF_LAUNCHER = re.compile(r"torch/distributed/elastic/.*: assert ")
 _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
 # An exception that only reports how a program ended, or that holds another: a cause that another line names
 # counts before it.
@@ -254,7 +256,7 @@ def _standing_of_raised(raised: Raised) -> Standing:
         return Standing.ECHO
     if _ANYWHERE.match(raised.text) and not raised.is_of_peers:
         return Standing.CAUSE
-    if _ECHO.search(raised.text):
+    if _ECHO.search(raised.text) or _OF_LAUNCHER.search(raised.where):
         has_own_words = _OWN_WORDS.search(raised.text) and not _OF_OTHERS.search(raised.text)
         return Standing.UNKNOWN if has_own_words else Standing.ECHO
     if raised.is_cut or _OF_ANOTHER.search(raised.text):
@@ -304,8 +306,8 @@ def _silent_in_table(job: Identities, log: LogOfJob, aborted: bool = False) -> s
         and gone.code is not None
         and (gone.code > 0 or (aborted and gone.code == -6))
     }
-    named = {raised.speaker.rank for raised in log.facts.raised} | {
-        who.rank for found in log.facts.found.values() for who in found.speakers
+    named = {job.rank_of(log, raised.speaker) for raised in log.facts.raised} | {
+        job.rank_of(log, who) for found in log.facts.found.values() for who in found.speakers
     }
     return failed - named
 

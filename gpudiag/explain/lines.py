@@ -117,6 +117,8 @@ _OF_RANK = re.compile(r"\): \(RANK (\d+)\)")
 _ANNOUNCED = re.compile(
     r"\[Rank (?P<rank>\d+) Error Snippet\]|-- Process (?P<spawned>\d+) terminated with the"
 )
+# Ray, before the frames of an actor or a task within those of who called it.
+_OF_ACTOR = re.compile(r"\bray::\S+ \(pid=(?P<pid>\d+), ip=(?P<ip>[^,)]+)")
 _MAX_LINES = 400  # of one traceback
 _GROUP_EDGE = re.compile(r"^\s*[|+] ?(?!-)")
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
@@ -415,6 +417,8 @@ class Traceback:
             self.text, self.raised_at, self.is_done = body.strip(), line.number, True
         else:
             is_frame = False  # another process wrote it in between these
+            if actor := _OF_ACTOR.search(body):
+                self.speaker = Speaker(host=actor["ip"], pid=int(actor["pid"]))
         if self.lines > _MAX_LINES:
             self.is_done = True
         return is_frame

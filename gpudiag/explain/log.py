@@ -474,12 +474,13 @@ class _Reader:
 
     def _match(self, line: LogLine, candidates: Candidates, ended: Traceback | None) -> tuple[str, ...]:
         """The failures that the line shows; each one is noted."""
+        is_relayed = ended is not None and bool(ended.frames)  # a traceback, at whatever level it was logged
         level = line.level
         matching: dict[str, Failure] = {}
         words: dict[str, str] = {}
         naming: set[str] = set()
         for failure, pattern in candidates:
-            if level < Level.NONE and not failure.at_info:
+            if level < Level.NONE and not (failure.at_info or is_relayed):
                 continue
             if pattern.frames and (ended is None or not pattern.is_raised_by("\n".join(ended.frames))):
                 continue
