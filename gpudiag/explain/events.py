@@ -141,7 +141,7 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             if shown.weak and went_on and found.count == shown.count:
                 continue
             standing = _standing(topic, found, log.facts, shown.last, shown.at, speaker)
-            if _does_without(found, log.facts):
+            if does_without(found, log.facts):
                 standing = Standing.OUTLIVED
             if topic == "rank.killed" and _was_killed_by_its_server(log.facts, shown.number):
                 standing = Standing.ECHO
@@ -166,16 +166,18 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     return events
 
 
-def _does_without(found: Found, facts: LogFacts) -> bool:
-    """Whether each line of a failure shows that its program does without, and its log goes on after it."""
-    return (
-        found.weak
-        and found.failure is not None
-        and bool(found.failure.continues)
-        and found.last_at is not None
-        and facts.last_at is not None
-        and on_calendar(facts.last_at, found.last_at, found.last_at) - found.last_at >= _OUTLIVED
-    )
+def does_without(found: Found, facts: LogFacts) -> bool:
+    """Whether a failure's lines show that its program does without, and its log goes on after them.
+
+    It goes on where it has progress, or, for half a minute, neither progress nor a failure.
+    """
+    if not (found.weak and found.failure is not None and found.failure.continues):
+        return False
+    if facts.moved_after(found.last):
+        return True
+    at, end = found.last_at, facts.last_at
+    is_quiet = not facts.raised and all(other.last <= found.last for other in facts.found.values())
+    return is_quiet and at is not None and end is not None and on_calendar(end, at, at) - at >= _OUTLIVED
 
 
 def _was_killed_by_its_server(facts: LogFacts, number: int) -> bool:
