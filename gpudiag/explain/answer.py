@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import BinaryIO
 
 from gpudiag.explain.classifier import Classifier
+from gpudiag.explain.events import does_without
 from gpudiag.explain.files import LogLines, LogRefused, open_lines
 from gpudiag.explain.log import Found, LogFacts, Raised, is_cut, read_facts
 from gpudiag.explain.meanings import meaning_of
@@ -183,6 +184,7 @@ def _sightings(facts: list[tuple[str, LogFacts]]) -> list[Sighting]:
                 went_on = (
                     False  # launchers and kernels print it about what has ended, whatever others print then
                 )
+            went_on = went_on or does_without(found, shown)
             if not (found.weak and went_on):
                 seen.setdefault(topic, []).append((name, found, went_on))
     ordered = sorted(seen.values(), key=_in_time)

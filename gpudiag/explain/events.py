@@ -62,6 +62,8 @@ _OF_OTHERS = re.compile(
     r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|"
     r"[Tt]imed? ?out|Broken pipe|timeout|Socket recv failed"
 )
+# An assertion of torch's launcher itself, which met others that had gone.
+_OF_LAUNCHER = re.compile(r"torch/distributed/elastic/.*: assert ")
 _MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
 # An exception that only reports how a program ended, or that holds another: a cause that another line names
 # counts before it.
@@ -139,17 +141,19 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             if shown.weak and went_on and found.count == shown.count:
                 continue
             standing = _standing(topic, found, log.facts, shown.last, shown.at, speaker)
-            if _does_without(found, log.facts):
+            if does_without(found, log.facts):
                 standing = Standing.OUTLIVED
             if topic == "rank.killed" and _was_killed_by_its_server(log.facts, shown.number):
                 standing = Standing.ECHO
-            rank = job.rank_of(log, speaker)
-            unnamed = rank is None and not speaker.pod and found.failure is not None
-            if unnamed and standing in (Standing.CAUSE, Standing.UNKNOWN):
-                rank = _rank_of_table(log, aborted=shown.where == "")
             # A line that names a host is about that one, and not about the one that printed it.
             named = found.failure.values_in(shown.excerpt) if found.failure is not None else {}
+            rank = job.rank_of(log, speaker)
+            unnamed = rank is None and not speaker.pod and "node" not in named
+            if unnamed and found.failure is not None and standing in (Standing.CAUSE, Standing.UNKNOWN):
+                rank = _rank_of_table(job, log, aborted=shown.where == "")
             host = short_host(named.get("node", "")) or job.host_of(log, speaker, rank)
+            if "node" in named and rank is not None and job.hosts.get(rank, host) != host:
+                rank = None
             pod = speaker.pod or log.place.pod or named.get("pod", "")
             events.append(
                 Event(
@@ -162,16 +166,18 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     return events
 
 
-def _does_without(found: Found, facts: LogFacts) -> bool:
-    """Whether each line of a failure shows that its program does without, and its log goes on after it."""
-    return (
-        found.weak
-        and found.failure is not None
-        and bool(found.failure.continues)
-        and found.last_at is not None
-        and facts.last_at is not None
-        and on_calendar(facts.last_at, found.last_at, found.last_at) - found.last_at >= _OUTLIVED
-    )
+def does_without(found: Found, facts: LogFacts) -> bool:
+    """Whether a failure's lines show that its program does without, and its log goes on after them.
+
+    It goes on where it has progress, or, for half a minute, neither progress nor a failure.
+    """
+    if not (found.weak and found.failure is not None and found.failure.continues):
+        return False
+    if facts.moved_after(found.last):
+        return True
+    at, end = found.last_at, facts.last_at
+    is_quiet = not facts.raised and all(other.last <= found.last for other in facts.found.values())
+    return is_quiet and at is not None and end is not None and on_calendar(end, at, at) - at >= _OUTLIVED
 
 
 def _was_killed_by_its_server(facts: LogFacts, number: int) -> bool:
@@ -234,8 +240,8 @@ def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             standing = Standing.OUTLIVED
         rank = job.rank_of(log, raised.speaker)
         if rank is None and not raised.speaker.pod and standing is Standing.CAUSE:
-            rank = _rank_of_table(log)
-            silent = _silent_in_table(log)
+            rank = _rank_of_table(job, log)
+            silent = _silent_in_table(job, log)
             if 1 < len(silent) <= same[key]:
                 events += [
                     _of_raised(job, log, number, raised, other, standing)
@@ -252,7 +258,7 @@ def _standing_of_raised(raised: Raised) -> Standing:
         return Standing.ECHO
     if _ANYWHERE.match(raised.text) and not raised.is_of_peers:
         return Standing.CAUSE
-    if _ECHO.search(raised.text):
+    if _ECHO.search(raised.text) or _OF_LAUNCHER.search(raised.where):
         has_own_words = _OWN_WORDS.search(raised.text) and not _OF_OTHERS.search(raised.text)
         return Standing.UNKNOWN if has_own_words else Standing.ECHO
     if raised.is_cut or _OF_ANOTHER.search(raised.text):
@@ -293,24 +299,24 @@ def _topic_of_missing_file(job: Identities, text: str, host: str) -> str:
     return ""
 
 
-def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
+def _silent_in_table(job: Identities, log: LogOfJob, aborted: bool = False) -> set[int]:
     """The ranks that the launcher saw fail, or abort, by themselves, and that no line names."""
     failed = {
-        gone.rank
+        rank
         for gone in log.facts.of_ranks.exits
-        if gone.rank is not None
+        if (rank := _rank_of_exit(job, log, gone)) is not None
         and gone.code is not None
         and (gone.code > 0 or (aborted and gone.code == -6))
     }
-    named = {raised.speaker.rank for raised in log.facts.raised} | {
-        who.rank for found in log.facts.found.values() for who in found.speakers
+    named = {job.rank_of(log, raised.speaker) for raised in log.facts.raised} | {
+        job.rank_of(log, who) for found in log.facts.found.values() for who in found.speakers
     }
     return failed - named
 
 
-def _rank_of_table(log: LogOfJob, aborted: bool = False) -> int | None:
+def _rank_of_table(job: Identities, log: LogOfJob, aborted: bool = False) -> int | None:
     """The rank of a line without a prefix: the one that the launcher saw fail, or abort, by itself."""
-    silent = _silent_in_table(log, aborted)
+    silent = _silent_in_table(job, log, aborted)
     first = next(
         (gone.rank for gone in log.facts.of_ranks.exits if gone.is_first and gone.rank in silent), None
     )

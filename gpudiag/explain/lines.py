@@ -21,8 +21,8 @@ _RANK_PREFIX = re.compile(
       \[default(?P<local>\d+)\]:?                                         # torchrun --tee: [default3]:
     | \[(?:global_)?[Rr](?:ank|ANK)[\ :=_-]{0,2}(?P<rank>\d+)\]:?         # [rank3]:  [Rank 3]  [rank: 3]
     | \(?(?:rank|Rank|RANK)[\ :=_]?(?P<named>\d+)\)?(?:\ ?[|:\]]|\ -)(?=\ ) # rank 3:  RANK 3 |  (rank 3):
-      # mpirun: [1,3]<stderr>:  [prterun-n1-881@1,3]<stderr>:
-    | \[(?:[\w.-]+@)?(?:\d+,)?(?P<task>\d+)\](?:<std(?:err|out)>)?:
+      # mpirun: [1,3]<stderr>:  [prterun-n1-881@1,3]<stderr>:  SageMaker: [1,mpirank:9,algo-2]<stderr>:
+    | \[(?:[\w.-]+@)?(?:\d+,)?(?:mpirank:)?(?P<task>\d+)(?:,(?P<algo>algo-\d+))?\](?:<std(?:err|out)>)?:
     | \ {0,4}(?P<label>\d{1,5}):                                         # srun --label
     | \[pod/(?P<pod>[^\]]+)\]                                            # kubectl logs --prefix
     | (?P<service>[\w.-]+-\d+)\ +\|                                      # docker compose
@@ -42,7 +42,8 @@ _RANK_PREFIX = re.compile(
 _OTHER_PREFIX = re.compile(
     rf"""(?:
       \[?{_TIME}\]?(?=[\ |:\]]|$)
-    | \[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\ \w{{3}}\ +\d+\ \d\d:\d\d:\d\d\ \d{{4}}\]      # dmesg -T
+      # dmesg -T; Horovod, without brackets: Tue Nov  4 10:11:02 2025[5]<stderr>:
+    | \[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\ \w{{3}}\ +\d+\ \d\d:\d\d:\d\d\ \d{{4}}(?:\]|(?=\[))
     | \w{{3}}\ +\d{{1,2}}\ \d\d:\d\d:\d\d\ [\w.-]+\ [\w./@-]+(?:\[\d+\])?:              # syslog
     | \[\ *\d+\.\d{{6}}\]                                                              # dmesg
     | (?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\ \d\d-\d\d\ \d\d:\d\d:\d\d\ \[[\w./]+:\d+\]  # vLLM
@@ -116,6 +117,8 @@ _OF_RANK = re.compile(r"\): \(RANK (\d+)\)")
 _ANNOUNCED = re.compile(
     r"\[Rank (?P<rank>\d+) Error Snippet\]|-- Process (?P<spawned>\d+) terminated with the"
 )
+# Ray, before the frames of an actor or a task within those of who called it.
+_OF_ACTOR = re.compile(r"\bray::\S+ \(pid=(?P<pid>\d+), ip=(?P<ip>[^,)]+)")
 _MAX_LINES = 400  # of one traceback
 _GROUP_EDGE = re.compile(r"^\s*[|+] ?(?!-)")
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
@@ -132,7 +135,8 @@ _RAISED = re.compile(
 )
 _ANY_RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::\s|:?$)")
 LIBRARY = re.compile(
-    r"site-packages|dist-packages|/lib/python3|/lib64/python3|^<frozen|/torch/|/torchrun$|/bin/|^<__array"
+    r"site-packages|dist-packages|/lib/python3|/lib64/python3|^<frozen|/torch/|/torchrun$|/bin/|^<__array|"
+    r"^[^/]*/.*\.pyx\b"  # of a package in Cython, by its place in the source tree
 )
 
 
@@ -288,7 +292,7 @@ def _speaker(text: str, prefixes: dict[str, str]) -> Speaker:
         local_rank=int(prefixes["local"]) if "local" in prefixes else None,
         task=next((int(prefixes[name]) for name in ("label", "node") if name in prefixes), None),
         pod=prefixes.get("pod") or prefixes.get("stern") or prefixes.get("service") or "",
-        host=host or prefixes.get("ip") or prefixes.get("address") or "",
+        host=host or next((prefixes[name] for name in ("ip", "address", "algo") if name in prefixes), ""),
         pid=int(pid) if pid else None,
     )
 
@@ -413,6 +417,8 @@ class Traceback:
             self.text, self.raised_at, self.is_done = body.strip(), line.number, True
         else:
             is_frame = False  # another process wrote it in between these
+            if actor := _OF_ACTOR.search(body):
+                self.speaker = Speaker(host=actor["ip"], pid=int(actor["pid"]))
         if self.lines > _MAX_LINES:
             self.is_done = True
         return is_frame

@@ -92,7 +92,7 @@ _PEERS = re.compile(
     r"lightning/.*(?:strateg|launch|plugins)|mpi4py|/zmq/|torch/_C|/grpc/"
 )
 _MAX_RANKS = 20_000
-_SAME_REPORT = 10  # lines from a failure's first, within which one that names a host or a reason is quoted
+_SAME_REPORT = 20  # lines from a failure's first, within which one that names a host or a reason is quoted
 _STEP_BYTES = 500  # of a line that may show progress
 _ERROR_LINE = re.compile(
     r"^\s*(?:[\[(][^\])]{1,60}[\])] )?(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|"
@@ -474,12 +474,13 @@ class _Reader:
 
     def _match(self, line: LogLine, candidates: Candidates, ended: Traceback | None) -> tuple[str, ...]:
         """The failures that the line shows; each one is noted."""
+        is_relayed = ended is not None and bool(ended.frames)  # a traceback, at whatever level it was logged
         level = line.level
         matching: dict[str, Failure] = {}
         words: dict[str, str] = {}
         naming: set[str] = set()
         for failure, pattern in candidates:
-            if level < Level.NONE and not failure.at_info:
+            if level < Level.NONE and not (failure.at_info or is_relayed):
                 continue
             if pattern.frames and (ended is None or not pattern.is_raised_by("\n".join(ended.frames))):
                 continue

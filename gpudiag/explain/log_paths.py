@@ -7,7 +7,9 @@ from pathlib import PurePath
 
 _ATTEMPT = re.compile(r"attempt_(\d+)$")
 _RANK = re.compile(r"(?:^|[^a-zA-Z])(?:global[_-]?)?rank[_-]?(\d+)(?!\d)")
-_LOCAL_RANK = re.compile(r"(?:^|[^a-zA-Z])local[_-]?rank[_-]?(\d+)(?!\d)")
+_LOCAL_RANK = re.compile(
+    r"(?:^|[^a-zA-Z])(?:local[_-]?rank[_-]?|workerlog\.)(\d+)(?!\d)"
+)  # workerlog: Paddle
 _NODE = re.compile(
     r"(?:^|[^a-zA-Z])(?:node[_-]?(?:rank[_-]?)?|(?:machine|host)[_-]?rank[_-]?)(\d+)(?!\d)", re.IGNORECASE
 )
@@ -16,7 +18,7 @@ _OTHER_RANK = re.compile(  # of a node, or within a group
     r"expert)[_-]?rank[_-]?\d+",
     re.IGNORECASE,
 )
-_TASK = re.compile(r"(?:^|[^a-zA-Z])(?:task|proc|worker-?rank)[_-]?(\d+)(?!\d)")
+_TASK = re.compile(r"(?:^|[^a-zA-Z])(?:task|proc(?:ess)?|worker-?rank)[_-]?(\d+)(?!\d)")
 _HOST = re.compile(
     r"(?:^|[^A-Za-z0-9-])((?!rank|node_?rank|s?xid|attempt|slurm|job|run|step|epoch|part|log|stdout|stderr|"
     r"train|dmesg|task|err|out|version|case|worker_?rank|fr_|dump)"

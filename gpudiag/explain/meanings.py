@@ -10,7 +10,7 @@ _KINDS = (
         "",
     ),
     (
-        r"loading state_dict|size mismatch for|[Mm]issing key|[Uu]nexpected key",
+        r"loading state_dict|(?:size|shape) mismatch for|[Mm]issing key|[Uu]nexpected key",
         "the checkpoint does not fit the model: another architecture, or another number of shards or ranks",
         "",
     ),
@@ -33,7 +33,7 @@ _KINDS = (
     (r"FileNotFoundError|No such file", "a path that does not exist on this host: is it mounted here?", ""),
     (r"PermissionError|Permission denied", "this user may not use that file: `ls -l` it and its folders", ""),
     (r"Errno 98|ddress already in use", "another program uses the port: `ss -ltnp` shows which", ""),
-    (r"Errno 111|Connection refused", "nothing listens at that address", _LOOK),
+    (r"Errno 111|Connection refused|can(?:'t|not) be reached", "nothing listens at that address", _LOOK),
     (
         r"Errno 104|Connection reset|RemoteDisconnected|Connection aborted",
         "the other end closed the connection",

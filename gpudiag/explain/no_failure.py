@@ -5,7 +5,7 @@ from dataclasses import replace
 from gpudiag.explain.absence import last_steps
 from gpudiag.explain.event import Event, Standing
 from gpudiag.explain.events import on_calendar
-from gpudiag.explain.first_failure import order_of
+from gpudiag.explain.first_failure import REPORTS, order_of
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.lines import parse_lines
 from gpudiag.explain.unknown_lines import MOST_UNKNOWN_LINES, is_foreign
@@ -27,8 +27,21 @@ def _is_harmless(event: Event) -> bool:
     )
 
 
-def _is_of_earlier_attempt(job: Identities, event: Event) -> bool:
-    return event.attempt < max((log.attempt_at(log.facts.lines + 1) for log in job.logs), default=0)
+def _last_attempt(job: Identities) -> int:
+    return max((log.attempt_at(log.facts.lines + 1) for log in job.logs), default=0)
+
+
+def failure_before(events: list[Event], attempt: int) -> tuple[str, ...]:
+    """What failed first in an attempt before that one, and was outlived by a restart."""
+    earlier = [
+        event
+        for event in events
+        if event.standing is Standing.OUTLIVED and event.attempt < attempt and event.topic not in REPORTS
+    ]
+    if not earlier:
+        return ()
+    event = min(earlier, key=order_of)
+    return (f"an earlier attempt failed: {mask_text(event.excerpt)[:160]} ({event.log}:{event.line})",)
 
 
 def _harmless(events: list[Event]) -> tuple[str, ...]:
@@ -63,20 +76,11 @@ def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
             if event.standing is Standing.OUTLIVED
             and not event.is_driver
             and not _is_harmless(event)
-            and not _is_of_earlier_attempt(job, event)
+            and event.attempt >= _last_attempt(job)
         }
     )
     evidence: tuple[str, ...] = _harmless(events)
-    earlier = [
-        event
-        for event in events
-        if event.standing is Standing.OUTLIVED and _is_of_earlier_attempt(job, event)
-    ]
-    if earlier:
-        event = min(earlier, key=order_of)
-        evidence += (
-            f"an earlier attempt failed: {mask_text(event.excerpt)[:160]} ({event.log}:{event.line})",
-        )
+    evidence += failure_before(events, _last_attempt(job))
     if outlived:
         evidence += (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",)
     foreign = next((line for log in job.logs if (line := log.facts.last_error) and is_foreign(line)), None)

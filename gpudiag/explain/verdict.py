@@ -28,7 +28,7 @@ from gpudiag.explain.lines import Level, read_level
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.log_paths import parse_log_path
 from gpudiag.explain.meanings import meaning_of, remedy_of
-from gpudiag.explain.no_failure import after_the_end, judge_no_failure
+from gpudiag.explain.no_failure import after_the_end, failure_before, judge_no_failure
 from gpudiag.explain.rank_facts import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.explain.waited import SENTENCES, Waited, WaitedKind
@@ -45,7 +45,6 @@ _STILL = timedelta(minutes=15)  # without a step before a job was ended from out
 _EVERYONE = 0.9
 _PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that name one peer
 _OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
-_LOST_NODE = re.compile(r"[Nn]ode failure on ([\w.-]+)")
 _SIGNALS = ("launch.ended_from_outside", "launch.hangup", "launch.interrupted")
 _CARRIED = ("training.not_finite",)  # to all ranks, by the next collective
 _OWN_WORDS = re.compile(r"^.*?NCCL WARN (?:NET/\w+ ?:? )?")
@@ -155,7 +154,13 @@ def _of_root(job: Identities, events: list[Event], root: Group) -> Verdict:
         cause=explanation.meaning if explanation else meaning_of(event.text),
         remedy=_remedy(event, explanation, kind, hosts),
         evidence=tuple(
-            mask_text(words) for words in (*evidence, *_notes(event), *(_later_words(one) for one in later))
+            mask_text(words)
+            for words in (
+                *evidence,
+                *_notes(event),
+                *failure_before(events, event.attempt),
+                *(_later_words(one) for one in later),
+            )
         ),
         driver_errors=_driver_errors(events, event, hosts),
         echoes=_echoes(events, root, later),
@@ -213,9 +218,9 @@ def _kind(
     """The kind of verdict, whom it names, and what else shows it."""
     event, ranks, hosts = root.first, root.ranks, root.hosts
     if event.standing is Standing.OUTSIDE:
-        node = _LOST_NODE.search(event.text)
+        node = failures()[event.topic].values_in(event.text).get("node", "")
         some = ranks if event.topic in _SIGNALS and 0 < len(ranks) < _EVERYONE * len(everyone) else ()
-        return VerdictKind.STOPPED, some, (short_host(node[1]),) if node else (), _still(job, event)
+        return VerdictKind.STOPPED, some, (short_host(node),) if node else (), _still(job, event)
     if event.standing is Standing.LINK:
         return VerdictKind.LINK_FAILED, *_link(job, root)
     is_machine = event.standing is Standing.MACHINE or (
