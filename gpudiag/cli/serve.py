@@ -287,4 +287,5 @@ def _need_readable(flag: str, path: Path) -> None:
         with path.open("rb") as file:
             file.read(1)
     except OSError as error:
-        raise UsageError(f"{flag} {path} cannot be read: {error.strerror}") from error
+        words = f"{flag} {path} cannot be read: {error.strerror}"
+        raise UsageError(words, hint="name a PEM file that this user can read") from error
