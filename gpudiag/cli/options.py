@@ -120,7 +120,7 @@ def store_option(command: _Command) -> _Command:
         "--store",
         callback=_store,
         metavar="URL",
-        help="Where the history is: a file, sqlite:// or postgresql://.  [default: in the state directory]",
+        help="Where the history is: a file, sqlite:// or postgresql://.  [default: in the state folder]",
     )(command)
 
 

@@ -86,7 +86,7 @@ def _refusal(command: str, error: OSError) -> LaunchError:
         if os.path.exists(command):
             why, hint = "the interpreter of its #! line does not exist", f"see `head -1 {command}`"
         else:
-            why, hint = error.strerror, "name a program that is there"
+            why, hint = str(error.strerror), "name a program that is there"
         return CommandNotFoundError(f"cannot run {command}: {why}", hint=hint)
     by_interpreter = f"name its interpreter: gpudiag run -- bash {command}"
     if error.errno == errno.ENOEXEC:
