@@ -63,8 +63,6 @@ def lint(files: tuple[str, ...], diff: bool, fix: bool, wanted: Wanted) -> ExitS
 
 def _why_missing(name: str) -> str:
     """Why nothing has this name; empty where something has it, or where only opening it can show that."""
-    if not name:  # as a path it would be this folder
-        raise UsageError("a file's name is empty: is a variable of the shell not set?")
     try:
         os.stat(name)
     except FileNotFoundError:

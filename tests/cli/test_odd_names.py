@@ -66,7 +66,7 @@ def test_a_name_that_cannot_be_read_is_refused_in_words(argv: list[str], capsys:
         assert "[Errno" not in told.err, kind
 
 
-@pytest.mark.parametrize("argv", READERS, ids=" ".join)
+@pytest.mark.parametrize("argv", [*READERS, ["history", "--store", "@"]], ids=" ".join)
 def test_a_missing_file_is_refused_with_what_to_do_next(argv: list[str], capsys: Any) -> None:
     status = main(["gone.json" if word == "@" else word for word in argv if word != "plain"])
     message, *hint = capsys.readouterr().err.splitlines()
@@ -175,6 +175,7 @@ WITH_ODD_WORD: tuple[tuple[list[bytes], int], ...] = (
 
 def test_bytes_that_are_no_text_stand_in_documents_as_escapes() -> None:
     Path(os.fsdecode(ODD)).write_text("print(1)\n")
+    Path(os.fsdecode(ODD + b".db")).touch()
     for argv, status in WITH_ODD_WORD:
         done = subprocess.run(
             [os.fsencode(sys.executable), b"-m", b"gpudiag", *argv],

@@ -127,6 +127,26 @@ def test_a_wrong_number_is_refused_by_its_flag(case: tuple[str, str]) -> None:
         assert flag in words or f"{value} looks like an option" in words, (value, words)
 
 
+@walk(sorted(TREE))
+def test_a_value_that_a_script_left_empty_is_refused(command: str) -> None:
+    takes = [flag for flag, one in flags(command).items() if flag.startswith("--") and not one.is_flag]
+    arguments = [one for one in TREE[command] if isinstance(one, click.Argument)]
+    for words in [
+        *((flag, "") for flag in takes),
+        *((f"{flag}=",) for flag in takes),
+        *(("",) for _ in arguments),
+    ]:
+        told = io.StringIO()
+        with contextlib.redirect_stderr(told):
+            status = main((command, *words, *REST.get(command, ())))
+        assert (status, "is empty: is a variable" in told.getvalue()) == (ExitStatus.USAGE, True), words
+
+
+def test_what_another_program_gets_may_be_empty(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(("simulate", "h100x8", "printf", "<%s>", "")) == ExitStatus.PASS
+    assert capfd.readouterr().out == "<>"
+
+
 def test_a_time_may_have_a_unit() -> None:
     for name in sorted(TREE):
         for flag, one in flags(name).items():
