@@ -126,9 +126,12 @@ def render_table(
 def wrapped(text: str, *, indent: str = "", first: str = "", width: int | None = None) -> list[str]:
     """`text` in lines of at most `width` (else as prose is), the first after `first`, others after `indent`.
 
-    A command in backticks stays on one line where one can hold it, so that it can be copied.
+    A command in backticks stays on one line where one can hold it, so that it can be copied. Beside a `first`
+    that leaves little room the text would be one word a line: it then stands below.
     """
     width = width or prose_columns()
+    if width - len(indent) < _LEAST_ROOM < len(indent) and cells_of(first) + cells_of(text) > width:
+        return [first.rstrip(), *wrapped(text, indent=_BELOW, first=_BELOW, width=width)]
     room = width - max(len(indent), len(first))
     lines = wrap(
         _COMMAND.sub(lambda command: _held_together(command[0], room), text),
@@ -140,6 +143,9 @@ def wrapped(text: str, *, indent: str = "", first: str = "", width: int | None =
     )
     return [line.replace(_HELD_SPACE, " ") for line in lines]
 
+
+_LEAST_ROOM = 20  # columns for text beside its heading
+_BELOW = "    "
 
 # A command with the punctuation that touches it.
 _COMMAND = re.compile(r"\S*`[^`\n]+`\S*")
