@@ -154,7 +154,7 @@ def test_an_amount_is_read_as_people_write_it(text: str):
     )
 
 
-@pytest.mark.parametrize("text", ["", "x", "101%", "-1%", "nan%", "%", "70 apples"])
+@pytest.mark.parametrize("text", ["", "x", "101%", "-1%", "nan%", "%", "70 apples", "70", "90", "1K"])
 def test_what_is_no_amount_is_refused_in_one_sentence(text: str):
     with pytest.raises(UsageError, match="--min-free-memory"):
         PreflightPlan(min_free_memory=text)
