@@ -21,6 +21,9 @@ JOULES_PER_KWH = 3_600_000
 _SIZE_FACTORS = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB}
 _SIZE_PATTERN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
+_TIME_FACTORS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_TIME_PATTERN = re.compile(r"(-?[0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([smhd]?)")
+
 
 def parse_size_bytes(text: str) -> int:
     """Bytes for a size such as `8`, `64M`, `1.5GiB`; K, M, G and T are binary, as in nccl-tests.
@@ -38,6 +41,20 @@ def parse_size_bytes(text: str) -> int:
     if size != int(size):
         raise UsageError(f"{text!r} is not a whole number of bytes", hint="write it as 8, 64K or 1M")
     return int(size)
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds for a time such as `90`, `90s`, `5m`, `1.5h` or `1d`, as sleep and timeout take it.
+
+    Raises:
+        UsageError: the text is not a time.
+    """
+    from gpudiag.errors import UsageError  # as in parse_size_bytes
+
+    match = _TIME_PATTERN.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a time", hint="write it as 90, 90s, 5m or 2h")
+    return float(match[1]) * _TIME_FACTORS[match[2]]
 
 
 def format_size(size_bytes: float) -> str:

@@ -112,7 +112,7 @@ class Restated:
 
     `stated_by` are the codes that state it, best first, on the same GPU. `citation` goes behind the other
     finding's message, `advice` before its remedy,
-    and `request`, what the driver asks for (`gpu reset`), before a remedy that does not restart the machine
+    and `request`, what the driver asks for (`a GPU reset`), before a remedy that does not restart the machine
     anyway.
     """
 

@@ -14,6 +14,8 @@ from gpudiag.errors import ExitStatus, UsageError
 
 HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+_EMPTY_HINT = "in a script, `set -u` ends it at a variable that is not set"
+
 _EPILOG = """\b
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 no verdict, 70 our bug,
 130 interrupted, 141 the reader of the output went away, 143 terminated.
@@ -91,6 +93,22 @@ COMMANDS = {
 }
 
 
+def _refuse_empty(args: list[str]) -> None:
+    """Check that a script's `"$JOB"` was set: an empty path would be this folder, an empty job any job.
+
+    Raises:
+        UsageError: one of gpudiag's own arguments is empty, or the value of one.
+    """
+    own = args[: args.index("--")] if "--" in args else args
+    if args[0] == "simulate":
+        own = own[:2]  # then comes another program's command
+    for before, word in zip(["", *own], own, strict=False):
+        flag, equals, value = word.partition("=")
+        if not word or (flag.startswith("--") and equals and not value):
+            place = f"the value of {flag}" if word else f"the argument after {before or 'gpudiag'}"
+            raise UsageError(f"{place} is empty: is a variable of the shell not set?", hint=_EMPTY_HINT)
+
+
 class LazyGroup(click.Group):
     """The `gpudiag` group: knows its commands by name, imports the one that runs."""
 
@@ -113,10 +131,12 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments name. Raises UsageError: there is no such command."""
+        """The command that the arguments name. Raises UsageError: there is none, or an argument is empty."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
             near = nearest(args[0], tuple(COMMANDS))
             raise UsageError(f"there is no command {args[0]!r}{near}", hint="see `gpudiag --help`")
+        if not ctx.resilient_parsing:
+            _refuse_empty(args)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -11,6 +11,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.completion import offer_stories
+from gpudiag.cli.options import WholeRange
 from gpudiag.errors import UsageError
 from gpudiag.installed import install_command
 
@@ -35,7 +36,7 @@ The last one needs neither the extra [serve] nor [watch]."""
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, _MAX_PORT),
+    type=WholeRange(0, _MAX_PORT),
     metavar="N",
     help="Serve the page on this port of 127.0.0.1.  [default: a free one]",
 )

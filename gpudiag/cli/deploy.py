@@ -1,6 +1,7 @@
 """`gpudiag deploy`: the files that put gpudiag to work on a site."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from gpudiag.errors import ExitStatus, UsageError
 if TYPE_CHECKING:
     from gpudiag.runs.deploy import ShippedFile
 
+_MAX_NHC_BYTES = 1 << 20
 _EXAMPLES = """\b
 Examples:
   gpudiag deploy
@@ -73,14 +75,18 @@ def deploy(name: str | None, output: str | None, nhc: str | None) -> ExitStatus:
 
 
 def _print_nhc(name: str) -> ExitStatus:
-    from gpudiag.reference.nhc import parse_nhc
+    from gpudiag.reference.nhc import NHC_HINT, parse_nhc
     from gpudiag.render.nhc_text import render_nhc
 
-    try:
-        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
     shown = "standard input" if name == "-" else name
+    try:
+        with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+            content = file.read(_MAX_NHC_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {name}: {why}", hint=NHC_HINT) from error
+    if b"\0" in content or len(content) > _MAX_NHC_BYTES:
+        raise UsageError(f"{shown} is no text, or larger than 1 MiB", hint=NHC_HINT)
     print(render_nhc(shown, parse_nhc(content.decode(errors="replace"), shown)))
     return ExitStatus.PASS
 

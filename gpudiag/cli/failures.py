@@ -34,13 +34,11 @@ _IMPORTERS = ("importlib", "_frozen_importlib", "_frozen_importlib_external", "_
 
 DEBUG_VARIABLE = "GPUDIAG_DEBUG"
 _INDENT = "  "
-# click's words for a number that is none, or too small, and ours.
-_NUMBERS = (
-    ("a valid integer range", "a whole number"),
+_OURS_FOR_THEIRS = (
     ("a valid integer", "a whole number"),
     ("a valid float", "a number"),
-    ("not in the range x>=", "less than "),
-    ("not in the range at least", "less than"),
+    ("Got unexpected extra arguments", "too many arguments:"),
+    ("Got unexpected extra argument", "too many arguments:"),
 )
 
 
@@ -129,6 +127,11 @@ def nearest(word: str, known: tuple[str, ...]) -> str:
     return did_you_mean(word, known, "; ")
 
 
+def parameter_name(parameter: click.Parameter) -> str:
+    """What a message calls it: the option's first flag, or the argument's word in the usage line."""
+    return parameter.opts[0] if parameter.param_type_name == "option" else parameter.human_readable_name
+
+
 def _describe_usage(error: click.ClickException) -> Failure:
     import click
 
@@ -139,12 +142,30 @@ def _describe_usage(error: click.ClickException) -> Failure:
         known = tuple(option for parameter in _parameters(context) for option in parameter.opts)
         if context is not None and isinstance(context.command, click.Group):
             hint = f"a command comes before its options: gpudiag list --json; {hint}"
-        message = f"there is no option {error.option_name}{nearest(error.option_name, known)}"
+        if error.option_name.lstrip("-")[:1].isdigit():
+            message = f"{error.option_name} looks like an option: a negative number is no value here"
+        else:
+            message = f"there is no option {error.option_name}{nearest(error.option_name, known)}"
         return Failure(ExitStatus.USAGE, _sentences(message, hint))
-    words = error.format_message().rstrip(".")
-    for theirs, ours in _NUMBERS:
+    if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
+        return Failure(ExitStatus.USAGE, _sentences(_of_value(error), hint))
+    words = _in_our_words(error.format_message())
+    if context is not None and not isinstance(context.command, click.Group):
+        usage = " ".join((path, *context.command.collect_usage_pieces(context)))
+        hint = f"usage: {usage}; {hint}"
+    return Failure(ExitStatus.USAGE, _sentences(words, hint))
+
+
+def _of_value(error: click.BadParameter) -> str:
+    """What is wrong with an option's or an argument's value, its name first."""
+    words = _in_our_words(error.message)
+    return words if error.param is None else f"{parameter_name(error.param)}: {words}"
+
+
+def _in_our_words(words: str) -> str:
+    for theirs, ours in _OURS_FOR_THEIRS:
         words = words.replace(theirs, ours)
-    return Failure(ExitStatus.USAGE, _sentences(words[:1].lower() + words[1:], hint))
+    return words[:1].lower() + words[1:].rstrip(".")
 
 
 def _parameters(context: click.Context | None) -> list[click.Parameter]:

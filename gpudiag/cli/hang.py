@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.options import WholeRange
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import EXIT_STATUSES, print_noun, warn
 from gpudiag.cli.result_options import Wanted, result_options
@@ -30,7 +31,7 @@ Examples:
 
 
 @click.command("hang", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
-@click.argument("pid", type=click.IntRange(min=1), required=False)
+@click.argument("pid", type=WholeRange(min=1), required=False)
 @plan_options(HangPlan)
 @click.option(
     "--native", is_flag=True, help="Show C functions too; pystack stops a blamed rank for about a second."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.options import WholeRange
 from gpudiag.cli.printing import EXIT_STATUSES, print_noun
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus, UsageError
@@ -62,8 +63,8 @@ def _nics(context: click.Context, parameter: click.Parameter, value: str | None)
     metavar="NAME",
     help="The GPU, such as h100, `a100 pcie`, gb200; else by the files.",
 )
-@click.option("--gpus", type=click.IntRange(1, 1_000_000), metavar="N", help="How many GPUs in all.")
-@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="How many nodes they are in.")
+@click.option("--gpus", type=WholeRange(1, 1_000_000), metavar="N", help="How many GPUs in all.")
+@click.option("--nodes", type=WholeRange(1, 100_000), metavar="N", help="How many nodes they are in.")
 @click.option(
     "--nics",
     callback=_nics,

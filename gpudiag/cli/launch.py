@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpudiag.cli.completion import Word
-from gpudiag.cli.options import local_rank_option
+from gpudiag.cli.options import WholeRange, local_rank_option
 from gpudiag.cli.printing import EXIT_STATUSES, print_noun, warn
 from gpudiag.errors import ExitStatus, GpudiagError, UsageError
 from gpudiag.ranks.agents.file_meeting import place_by_file
@@ -103,11 +103,11 @@ def emit_options(
         for option in (
             click.option(
                 "--per-node",
-                type=click.IntRange(min=1),
+                type=WholeRange(min=1),
                 metavar="N",
                 help="With --emit: GPUs on each machine, or ranks with --backend gloo.  [default: 8, or 1]",
             ),
-            click.option("--nodes", type=click.IntRange(min=1), metavar="N", help=nodes_help),
+            click.option("--nodes", type=WholeRange(min=1), metavar="N", help=nodes_help),
             click.option(
                 "--emit",
                 type=Word(JOB_FORMS, "a form of job"),

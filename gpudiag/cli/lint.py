@@ -15,6 +15,7 @@ from gpudiag.model.lint import LintReport
 
 # SARIF 2.1.0, and annotations for GitHub.
 _FORMATS = ("text", "json", "sarif", "github")
+_HINT = "give scripts, notebooks, pages, or folders of these: gpudiag lint train.py"
 _EXAMPLES = """\b
 Examples:
   gpudiag lint train.py
@@ -45,6 +46,8 @@ def lint(files: tuple[str, ...], diff: bool, fix: bool, wanted: Wanted) -> ExitS
         raise UsageError("--fix shows the diff too, so --diff adds nothing", hint="leave --diff out")
     missing = {name: why for name in files if (why := _why_missing(name))}
     paths = [Path(name) for name in files if name not in missing]
+    if not paths:
+        raise UsageError("; ".join(f"cannot read {name}: {why}" for name, why in missing.items()), hint=_HINT)
     report = lint_files(paths)
     if fix or diff:
         report = _fix(report, paths, write=fix, aside=wanted.form != "text")
@@ -60,8 +63,6 @@ def lint(files: tuple[str, ...], diff: bool, fix: bool, wanted: Wanted) -> ExitS
 
 def _why_missing(name: str) -> str:
     """Why nothing has this name; empty where something has it, or where only opening it can show that."""
-    if not name:  # as a path it would be this folder
-        raise UsageError("a file's name is empty: is a variable of the shell not set?")
     try:
         os.stat(name)
     except FileNotFoundError:

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.completion import offer_fields, offer_list
 from gpudiag.cli.listing import CsvQuery, ListOptions, list_machine
-from gpudiag.cli.options import SecondsRange, deadline_option, parse_names
+from gpudiag.cli.options import SecondsRange, WholeRange, deadline_option, parse_names
 from gpudiag.cli.result_options import PLAIN_FORMATS, Wanted, result_options
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.runs.devices import DEADLINE_SECONDS, SOURCES, DeviceRequest
@@ -44,7 +44,7 @@ def _print_fields(context: click.Context, _parameter: click.Parameter, is_wanted
 @click.option("--wide", is_flag=True, help="Show every reading: UUID, slot, clocks, ECC, throttling ...")
 @click.option(
     "--free",
-    type=click.IntRange(min=1),
+    type=WholeRange(min=1),
     is_flag=False,
     flag_value=1,
     metavar="[N]",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -11,33 +10,78 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from gpudiag.cli.failures import nearest
+from gpudiag.cli.failures import nearest, parameter_name
 from gpudiag.errors import UsageError
 
 _LOCAL_RANK_FLAG = "gpudiag.local_rank_flag"  # in the meta of a context, which nested ones share
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # as completion.Word
+    """A time in seconds, as `90`, `90s` or `5m`; its limits are the plan's."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds. Raises UsageError: not a time."""
+        return _seconds(value, param)
+
+
 class SecondsRange(click.FloatRange):
-    """A number of seconds within its limits; `nan`, which passes every comparison, is refused."""
+    """A time in seconds within its limits."""
 
     def __init__(self, least: float, most: float) -> None:
         """Both limits count: no clock takes each number."""
         super().__init__(least, most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; a usage error where it is outside the limits or not a number."""
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if math.isnan(seconds):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return float(super().convert(seconds, param, ctx))
+        """The seconds. Raises UsageError: outside the limits, or not a time."""
+        seconds = _seconds(value, param)
+        _require_within(self, seconds, param)
+        return seconds
 
     def _describe_range(self) -> str:
-        """The limits as `--help` and the usage error show them."""
-        return f"{self.min:g} to {self.max:g}"
+        """The limits as `--help` shows them."""
+        return _limits(self)
+
+
+class WholeRange(click.IntRange):
+    """A whole number within its limits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number. Raises UsageError: outside the limits; BadParameter: not a whole number."""
+        number = int(click.INT.convert(value, param, ctx))
+        _require_within(self, number, param)
+        return number
+
+    def _describe_range(self) -> str:
+        """The limits as `--help` shows them."""
+        return _limits(self)
+
+
+def _seconds(value: Any, parameter: click.Parameter | None) -> float:
+    from gpudiag.units import parse_seconds  # `gpudiag --help` loads neither
+
+    try:
+        return parse_seconds(str(value))
+    except UsageError as error:
+        name = "" if parameter is None else f"{parameter_name(parameter)}: "
+        raise UsageError(f"{name}{error.message}", hint=error.hint) from None
+
+
+def _require_within(
+    limits: click.IntRange | click.FloatRange, number: float, parameter: click.Parameter | None
+) -> None:
+    """Check the limits. Raises UsageError, in the words of `model.option.require_between`."""
+    least, most = limits.min, limits.max
+    if (least is None or number >= least) and (most is None or number <= most):
+        return
+    name = "" if parameter is None else f"{parameter_name(parameter)} "
+    raise UsageError(f"{name}{number:.12g} is out of range", hint=_limits(limits))
+
+
+def _limits(limits: click.IntRange | click.FloatRange) -> str:
+    return f"{limits.min:g} or more" if limits.max is None else f"{limits.min:g} to {limits.max:.12g}"
 
 
 def local_rank_option(*, hidden: bool = True) -> Callable[[_Command], _Command]:
@@ -46,7 +90,7 @@ def local_rank_option(*, hidden: bool = True) -> Callable[[_Command], _Command]:
         "--local-rank",
         "--local_rank",
         "local_rank",
-        type=int,
+        type=WholeRange(0),
         metavar="N",
         hidden=hidden,
         expose_value=False,
@@ -76,7 +120,7 @@ def store_option(command: _Command) -> _Command:
         "--store",
         callback=_store,
         metavar="URL",
-        help="Where the history is: a file, sqlite:// or postgresql://.  [default: in the state directory]",
+        help="Where the history is: a file, sqlite:// or postgresql://.  [default: in the state folder]",
     )(command)
 
 

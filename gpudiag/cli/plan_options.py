@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import click
 
 from gpudiag.cli.completion import Completer, offer, offer_list
+from gpudiag.cli.options import Seconds
 from gpudiag.errors import UsageError
 from gpudiag.model.option import ALL, Plan, PlanField, plan_fields, require_known
 from gpudiag.units import parse_size_bytes
@@ -47,7 +48,8 @@ def _click_option(one: PlanField, offered: Completer | None) -> Callable[[_Comma
         settings["default"] = "auto" if one.default is None else str(one.default)
         settings["callback"] = lambda _context, _parameter, text: _size(text, asked.flag)
     else:
-        settings["default"], settings["type"] = one.default, one.value_type
+        is_time = asked.metavar == "SECONDS"
+        settings["default"], settings["type"] = one.default, Seconds() if is_time else one.value_type
     if offered is None and asked.choices:
         many = one.is_list and not asked.is_repeated
         words = asked.choices if asked.all_means is None else (*asked.choices, ALL)

@@ -14,7 +14,7 @@ from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.completion import offer_checks, offer_report
 from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_machine_place
 from gpudiag.cli.launch_status import on_each_machine
-from gpudiag.cli.options import deadline_option, refuse_given, store_option
+from gpudiag.cli.options import WholeRange, deadline_option, refuse_given, store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.result_options import STANDARD_OUTPUT, Wanted, result_options
 from gpudiag.cli.run_events import events_option
@@ -104,7 +104,7 @@ def _reports(
 @deadline_option(None, " of NVML and the host", default="5; 1.5 at level instant")
 @click.option(
     "--quorum",
-    type=click.IntRange(min=1),
+    type=WholeRange(min=1),
     metavar="N",
     help="Under a launcher: pass if N machines pass.  [default: all]",
 )

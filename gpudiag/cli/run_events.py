@@ -71,7 +71,7 @@ class EventFile:
                 self._give_up(problem)
 
     def _give_up(self, error: OSError) -> None:
-        words = f"events end, cannot write to {self._path}: {error.strerror or error}"
+        words = f"cannot write to {self._path}: {error.strerror or error}; the events after that are lost"
         if sys.stderr.isatty():
             steer(sys.stderr, _CLEAR_LINE)
         print(f"gpudiag: {words}", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ import click
 
 from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
 from gpudiag.cli.completion import offer_machine_lists
-from gpudiag.cli.options import store_option
+from gpudiag.cli.options import WholeRange, store_option
 from gpudiag.cli.signals import TerminatedError, end_quietly
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.installed import install_command
@@ -45,7 +45,13 @@ Ctrl-C) it ends its runs and exits 0."""
 @click.option(
     "--host", default="127.0.0.1", metavar="ADDRESS", help="Listen on this address.  [default: 127.0.0.1]"
 )
-@click.option("--port", type=int, default=SERVICE_PORT, metavar="N", help="[default: 4783; 0: a free one]")
+@click.option(
+    "--port",
+    type=WholeRange(0, _MAX_PORT),
+    default=SERVICE_PORT,
+    metavar="N",
+    help="Listen on this port.  [default: 4783; 0: a free one]",
+)
 @store_option
 @click.option(
     "--token-file",
@@ -154,8 +160,6 @@ def _settings(options: dict[str, Any]) -> Any:
     from gpudiag_api.settings import Settings, service_folder
     from gpudiag_api.tokens import Tokens, make_act_token, read_token_file
 
-    if not 0 <= options["port"] <= _MAX_PORT:
-        raise UsageError(f"--port {options['port']} is out of range", hint=f"0 to {_MAX_PORT}")
     if not options["host"].strip():
         raise UsageError("--host is empty", hint="such as 127.0.0.1, or 0.0.0.0 for every address")
     sources, hub_tls = _hub(options)
@@ -283,4 +287,5 @@ def _need_readable(flag: str, path: Path) -> None:
         with path.open("rb") as file:
             file.read(1)
     except OSError as error:
-        raise UsageError(f"{flag} {path} cannot be read: {error.strerror}") from error
+        words = f"{flag} {path} cannot be read: {error.strerror}"
+        raise UsageError(words, hint="name a PEM file that this user can read") from error

@@ -9,7 +9,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_place, report_ranks
-from gpudiag.cli.options import is_given, local_rank_flag, refuse_given
+from gpudiag.cli.options import Seconds, is_given, local_rank_flag, refuse_given
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import print_noun, warn
 from gpudiag.cli.result_options import Wanted, result_options
@@ -40,7 +40,7 @@ FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
 )
 @click.option(
     "--hang-after",
-    type=float,
+    type=Seconds(),
     default=60.0,
     metavar="SECONDS",
     help=(

@@ -43,7 +43,7 @@ Without the extra [watch], or a terminal: {_LIGHT}"""
     type=SecondsRange(_FASTEST_SECONDS, _SLOWEST_SECONDS),
     default=2.0,
     metavar="SECONDS",
-    help="Read the GPUs every SECONDS.  [default: 2]  [1 to 60]",
+    help="Read the GPUs every SECONDS.  [default: 2]",
 )
 @click.option(
     "--hosts", metavar="HOST,...", help="Watch these machines, by the API of their `gpudiag serve`."

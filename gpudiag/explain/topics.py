@@ -149,7 +149,10 @@ def explain_failure(failure: Failure) -> Explanation:
 
 def _explain_code(kind: FindingKind) -> Explanation:
     failure = failures().get(kind.code)
-    in_logs = () if failure is None else (f"in a job's log: {failure.cause} {failure.remedy}",)
+    in_logs: tuple[str, ...] = ()
+    if failure is not None:
+        own = "" if failure.remedy == kind.remedy else f" {failure.remedy}"
+        in_logs = (f"in a job's log: {failure.cause}{own}",)
     return Explanation(
         topic=kind.code,
         title=f"{kind.outcome.value.upper()}, owner {kind.owner.value}, severity {kind.severity.value}",

@@ -1,5 +1,6 @@
 """Where other machines' services are, as a user writes it: addresses, files of these and of tokens."""
 
+import re
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ VIEWERS_HEADER = "Gpudiag-Viewers"
 MOST_MACHINES = 200
 MAX_TOKEN_CHARACTERS = 512
 _MAX_FILE_BYTES = 1 << 20
+_HOST = re.compile(r"[\w.:%-]+")  # names, also of other scripts than Latin, and addresses of both kinds
 _OF_MPI = ("slots", "max_slots", "max-slots")  # a hostfile of Open MPI is a list of machines, too
 _ADDRESS_HINT = f"such as gpu1 (port {SERVICE_PORT}), gpu1:9000 or https://proxy.example/gpu1"
 _LINE_HINT = "one machine a line: gpu1 [name=rack3-gpu1] [page=https://proxy.example/gpu1]"
@@ -56,7 +58,7 @@ def parse_address(text: str) -> Address:
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        host, port = parts.hostname or "", parts.port
     except ValueError as error:
         raise UsageError(f"{text!r} is no address of a service", hint=_ADDRESS_HINT) from error
     if parts.username is not None:
@@ -65,7 +67,14 @@ def parse_address(text: str) -> Address:
             hint="a token belongs in a file that only you can read: --hub-tokens FILE",
         )
     odd = any(not mark.isprintable() or mark in " \\" for mark in text)
-    if not host or port == 0 or odd or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
+    if (
+        not _HOST.fullmatch(host)
+        or port == 0
+        or odd
+        or parts.scheme not in ("http", "https")
+        or parts.query
+        or parts.fragment
+    ):
         raise UsageError(f"{text!r} is no address of a service", hint=_ADDRESS_HINT)
     is_tls = parts.scheme == "https"
     standard = SERVICE_PORT if "://" not in text else 443 if is_tls else 80
@@ -88,7 +97,7 @@ def read_machine_file(path: Path) -> tuple[Address, ...]:
         UsageError: it cannot be read, a line is wrong, or it lists none or too many.
     """
     found = []
-    for number, line in enumerate(_read_text(path).splitlines(), start=1):
+    for number, line in enumerate(_read_text(path, _LINE_HINT).splitlines(), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
@@ -146,7 +155,7 @@ def read_machine_tokens(path: Path) -> MachineTokens:
     Raises:
         UsageError: it cannot be read, others can read it, or a line is wrong.
     """
-    text = _read_text(path)
+    text = _read_text(path, _TOKEN_HINT)
     mode = path.stat().st_mode
     if stat.S_ISREG(mode) and mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise UsageError(
@@ -166,14 +175,14 @@ def read_machine_tokens(path: Path) -> MachineTokens:
     return MachineTokens(tuple(known))
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, hint: str) -> str:
     try:
         with path.open("rb") as file:
             body = file.read(_MAX_FILE_BYTES + 1)
         text = body.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "not a text"
-        raise UsageError(f"cannot read {path}: {words}", hint=_LINE_HINT) from error
+        raise UsageError(f"cannot read {path}: {words}", hint=hint) from error
     if len(body) > _MAX_FILE_BYTES:
-        raise UsageError(f"{path} is larger than 1 MiB", hint=_LINE_HINT)
+        raise UsageError(f"{path} is larger than 1 MiB", hint=hint)
     return text

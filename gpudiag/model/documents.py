@@ -104,7 +104,7 @@ def loads(text: str) -> Any:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"not a JSON document: {error}") from error
+        raise UsageError("not a JSON document, or cut short") from error
     return from_document(document)
 
 

@@ -307,19 +307,22 @@ class FreeMemory:
 def parse_free_memory(text: str) -> FreeMemory:
     """The memory that is to be free, of `90%`, `70G` or a number of bytes; `0` asks for none.
 
+    Less than 1 MiB, but 0, is no amount: `90` and `70` lack their unit, and would let every GPU pass.
+
     Raises:
         UsageError: it is none of these; the message names --min-free-memory.
     """
     words = text.strip()
     try:
-        if not words.endswith("%"):
-            return FreeMemory(size_bytes=parse_size_bytes(words))
-        percent = float(words[:-1])
+        size = None if words.endswith("%") else parse_size_bytes(words)
+        if size == 0 or (size is not None and size >= MIB):
+            return FreeMemory(size_bytes=size)
+        percent = float(words[:-1]) if size is None else -1.0
     except (UsageError, ValueError):
         percent = -1.0
     if not 0 <= percent <= 100:  # false for nan too
         shown = text[:MAX_VERSION_CHARACTERS]
-        hint = "write it as 90% of each GPU, or as bytes: 70G"
+        hint = "write it with its unit: 90% of each GPU, or 70G"
         raise UsageError(f"--min-free-memory {shown} is not an amount of memory", hint=hint)
     return FreeMemory(share=percent / 100)
 

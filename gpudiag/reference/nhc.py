@@ -26,6 +26,9 @@ class NhcCheck:
     words: str
 
 
+NHC_HINT = "give NHC's own file, /etc/nhc/nhc.conf"
+
+
 @dataclass(frozen=True, slots=True)
 class NhcLine:
     """A line of the file that names a check: its number, its hosts, the check, and the check's arguments."""
@@ -82,7 +85,7 @@ def parse_nhc(text: str, name: str) -> list[NhcLine]:
     if not lines:
         raise UsageError(
             f"{name} has no line of the form `TARGET || check_...`",
-            hint="give NHC's own file, /etc/nhc/nhc.conf",
+            hint=NHC_HINT,
         )
     return lines
 

@@ -206,9 +206,17 @@ def word_of(words: tuple[str | None, ...], number: int) -> str:
     return word or f"unknown_{number}"
 
 
+_IN_A_SENTENCE = {
+    "gpu_reset": "a GPU reset",
+    "node_reboot": "a reboot of the node",
+    "drain_p2p": "a drain of P2P traffic",
+    "drain_and_reset": "a drain and a GPU reset",
+}
+
+
 def name_action(action: str) -> str:
-    """A recovery action in a sentence: `gpu reset`, `recovery action 7`."""
-    return action.replace("unknown_", "recovery action ").replace("_", " ")
+    """A recovery action in a sentence: `a GPU reset`, `recovery action 7`."""
+    return _IN_A_SENTENCE.get(action, action.replace("unknown_", "recovery action ").replace("_", " "))
 
 
 def reasons_of(mask: int) -> list[str]:

@@ -47,7 +47,7 @@ def render_overview(
     snapshot = report.snapshot
     word = report.verdict.value.upper()
     lines = wrapped(
-        f"{word} {snapshot.host}: {_machine(snapshot, findings)} ({seconds:.1f}s passive)",
+        f"{word} {snapshot.host}: {_machine(snapshot, findings)} (in {seconds:.1f} s)",
         indent="  ",
     )
     lines[0] = style.paint_outcome(lines[0], report.verdict.value)

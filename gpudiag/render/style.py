@@ -18,8 +18,8 @@ _COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
 _OUTCOME_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "error": "red"}
 _GAP = " "
 
-# Control, format (bidirectional overrides among them), surrogate, private and unassigned characters.
-_UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn")
+# Control, format (bidirectional overrides among them), private and unassigned characters.
+_UNSAFE = ("Cc", "Cf", "Co", "Cn")
 
 _FEWEST_COLUMNS, _MOST_COLUMNS = 40, 500
 
@@ -126,9 +126,12 @@ def render_table(
 def wrapped(text: str, *, indent: str = "", first: str = "", width: int | None = None) -> list[str]:
     """`text` in lines of at most `width` (else as prose is), the first after `first`, others after `indent`.
 
-    A command in backticks stays on one line where one can hold it, so that it can be copied.
+    A command in backticks stays on one line where one can hold it, so that it can be copied. Beside a `first`
+    that leaves little room the text would be one word a line: it then stands below.
     """
     width = width or prose_columns()
+    if width - len(indent) < _LEAST_ROOM < len(indent) and cells_of(first) + cells_of(text) > width:
+        return [first.rstrip(), *wrapped(text, indent=_BELOW, first=_BELOW, width=width)]
     room = width - max(len(indent), len(first))
     lines = wrap(
         _COMMAND.sub(lambda command: _held_together(command[0], room), text),
@@ -140,6 +143,9 @@ def wrapped(text: str, *, indent: str = "", first: str = "", width: int | None =
     )
     return [line.replace(_HELD_SPACE, " ") for line in lines]
 
+
+_LEAST_ROOM = 20  # columns for text beside its heading
+_BELOW = "    "
 
 # A command with the punctuation that touches it.
 _COMMAND = re.compile(r"\S*`[^`\n]+`\S*")
@@ -218,14 +224,13 @@ def _padded(text: str, width: int, *, right: bool) -> str:
 
 def one_line(text: str, max_characters: int | None = None) -> str:
     """`text` with white space as single spaces and no control characters, cut between words with `..`."""
-    visible = "".join(character if _is_safe(character) else " " for character in text)
-    line = " ".join(visible.split())
+    line = " ".join("".join(map(_visible, text)).split())
     return line if max_characters is None else shorten_text(line, max_characters)
 
 
 def safe_lines(text: str) -> str:
     """`text` with its lines and tabs, and a space for every other character that would steer a terminal."""
-    return "".join(character if character in "\n\t" or _is_safe(character) else " " for character in text)
+    return "".join(character if character in "\n\t" else _visible(character) for character in text)
 
 
 def one_ascii_line(text: str, max_characters: int | None = None) -> str:
@@ -234,5 +239,9 @@ def one_ascii_line(text: str, max_characters: int | None = None) -> str:
     return one_line(line, max_characters)
 
 
-def _is_safe(character: str) -> bool:
-    return unicodedata.category(character) not in _UNSAFE
+def _visible(character: str) -> str:
+    """The character; its escape where it is a byte that is no UTF-8, a space where it does not print."""
+    category = unicodedata.category(character)
+    if category == "Cs":
+        return f"\\u{ord(character):04x}"
+    return " " if category in _UNSAFE else character

@@ -43,7 +43,7 @@ def compare_files(before: Path, now: Path) -> Comparison:
 
     Raises UsageError: one is unreadable, or none of ours.
     """
-    first, second = (NamedDocument(str(path), read_bytes(path)) for path in (before, now))
+    first, second = (NamedDocument(str(path), read_bytes(path, _HINT)) for path in (before, now))
     return compare_documents(first, second)
 
 

@@ -28,7 +28,7 @@ def require_writable(path: Path) -> None:
         elif not os.access(path.resolve().parent, os.W_OK):  # where the new document is written first
             raise PermissionError(errno.EACCES, "its folder takes no new file")
     except OSError as error:
-        hint = "name a file in a directory that you can write to"
+        hint = "name a file in a folder that you can write to"
         raise UsageError(f"cannot write to {path}: {error.strerror or error}", hint=hint) from error
 
 

@@ -44,6 +44,7 @@ NAMESPACE = "gpudiag-receipt"  # what the signature is for: one for another purp
 SIGNATURE_SUFFIX = ".sig"
 MAX_BYTES = 256 * 1024**2
 _PROGRAM = "ssh-keygen"
+_HINT = "write one: gpudiag preflight --receipt FILE"
 _SIGN_SECONDS = 120.0  # a person types a passphrase, or touches a token
 _VERIFY_SECONDS = 20.0
 # As ssh-keygen writes it; it reads more than that, and a changed byte would pass.
@@ -212,7 +213,7 @@ def _require_key(key: Path) -> None:
     try:
         key.open("rb").close()
     except OSError as error:
-        hint = "make one: ssh-keygen -t ed25519 -f receipt_key"
+        hint = f"make one: ssh-keygen -t ed25519 -f {key}"
         raise UsageError(f"--sign: cannot read {key}: {error.strerror or error}", hint=hint) from error
 
 
@@ -245,15 +246,17 @@ def read_receipt(path: Path) -> tuple[Sealed, Receipt]:
     return sealed, receipt
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, hint: str = _HINT) -> bytes:
     """What a file holds. Raises UsageError: it cannot be read, or is too large for a document."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", hint=hint) from error
     if len(data) > MAX_BYTES:
-        raise UsageError(f"{path} is larger than {MAX_BYTES // 1024**2} MiB: no document of gpudiag")
+        raise UsageError(
+            f"{path} is larger than {MAX_BYTES // 1024**2} MiB: no document of gpudiag", hint=hint
+        )
     return data
 
 
@@ -271,7 +274,7 @@ def look_at_receipt(path: Path, signers: Path | None = None) -> ReceiptCheck:
         sealed, receipt = read_receipt(path)
     except UsageError as error:
         if b"gpudiag.receipt/" not in data or isinstance(error, UnknownSchemaError):
-            raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
+            raise UsageError(f"{path}: {error.message}", hint=error.hint or _HINT) from error
         return ReceiptCheck(Outcome.FAIL, str(path), error.message, whole=False)
     problem = why_changed(sealed)
     signature = _verify(path, data, signers)

@@ -125,7 +125,8 @@ def _read_machine(spec: str) -> _Machine:
         return _Machine(read_recorded(path), tuple(faults))
     if os.path.exists(name):
         raise UsageError(
-            f"{name} has no name of a machine's file", hint="a machine ends in .toml, a record in .json"
+            f"{name} is no file of a machine",
+            hint="the name of such a file ends in .toml, that of a recorded machine in .json",
         )
     raise UsageError(
         f"there is no simulated machine {name!r}",

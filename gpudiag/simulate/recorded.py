@@ -70,6 +70,9 @@ _FILES_OF_FACTS = {
 }
 
 
+_HINT = "record one: gpudiag list --sources all --json --output FILE"
+
+
 def read_recorded(path: Path) -> Blueprint:
     """The machine that the document describes.
 
@@ -80,17 +83,16 @@ def read_recorded(path: Path) -> Blueprint:
         noun = loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"the recorded machine {path} cannot be read: {getattr(error, 'strerror', None) or error}"
+            f"the recorded machine {path} cannot be read: {getattr(error, 'strerror', None) or error}",
+            hint=_HINT,
         ) from error
     except UsageError as error:
-        raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
+        raise UsageError(f"{path}: {error.message}", hint=error.hint or _HINT) from error
     snapshot = noun.snapshot if isinstance(noun, Report) else noun
     if not isinstance(snapshot, Snapshot):
-        raise UsageError(f"{path} is not a recorded machine", hint="record one with: gpudiag list --json")
+        raise UsageError(f"{path} is not a recorded machine", hint=_HINT)
     if snapshot.source("nvml").state is SourceState.NOT_ASKED:
-        raise UsageError(
-            f"{path}: NVML was not asked", hint="record it with: gpudiag list --json --sources all"
-        )
+        raise UsageError(f"{path}: NVML was not asked", hint=_HINT)
     return _blueprint(snapshot, str(path))
 
 

@@ -72,6 +72,8 @@ def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str
     if name == "gpudiag":
         return [sys.executable, "-m", "gpudiag", *arguments]
     path = shutil.which(name, path=environment["PATH"])
+    if path is None and os.path.exists(name) and "/" in name:
+        raise UsageError(f"{name} is no program that can be run", hint=f"see `ls -ld {name}`")
     if path is None:
         raise UsageError(
             f"there is no program {name!r} on the simulated machine",

@@ -9,6 +9,7 @@ import pytest
 from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
+from gpudiag.explain.recipe import explain
 from gpudiag.model.documents import loads
 from gpudiag.model.explanation import VerdictKind
 from gpudiag.model.finding import Owner
@@ -134,6 +135,12 @@ def test_json_is_one_document(tmp_path, capsys):
     assert (told.sightings[0].owner, told.sightings[0].lines) == (Owner.JOB, (2,))
     assert main(["explain", "gpu.lost", "--json"]) == ExitStatus.PASS
     assert loads(capsys.readouterr().out).explanation.topic == "gpu.lost"
+
+
+def test_what_to_do_is_said_once():
+    for kind in finding_kinds():
+        told = explain((kind.code,))
+        assert told.remedy not in " ".join(told.facts), kind.code
 
 
 def test_a_binary_file_is_refused_in_a_sentence(tmp_path, capsys):

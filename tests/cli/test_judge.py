@@ -74,7 +74,7 @@ def test_a_folder_is_read(healthy, tmp_path):
         (["--gpu", "h10", "a"], "did you mean h100?"),
         (["--nics", "eight", "a"], "such as 8x400"),
         (["nothing-of-that-name.log"], "no such file"),
-        ([""], "an argument is empty"),
+        ([""], "the argument after judge is empty"),
         (["-", "-"], "read once"),
         (["a\0b"], "no such file"),
     ],

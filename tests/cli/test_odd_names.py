@@ -35,6 +35,16 @@ READERS = (
     ["preflight", "--level", "instant", "--expect", "@"],
     ["preflight", "--level", "instant", "--python", "@"],
     ["doctor", "--python", "@"],
+    ["receipt", "@"],
+    ["compare", "@", "@"],
+    ["judge", "@"],
+    ["judge", "@", "plain"],
+    ["deploy", "--nhc", "@"],
+    ["demo", "@"],
+    ["nccl-test", "--localise", "--labels", "@"],
+    ["serve", "--token-file", "@"],
+    ["serve", "--hub", "gpu1", "--hub-tokens", "@"],
+    ["serve", "--tls-cert", "@", "--tls-key", "@"],
 )
 
 
@@ -54,6 +64,32 @@ def test_a_name_that_cannot_be_read_is_refused_in_words(argv: list[str], capsys:
         assert status == ExitStatus.USAGE, (kind, told.err[:300])
         assert "internal error" not in told.err
         assert "[Errno" not in told.err, kind
+
+
+@pytest.mark.parametrize("argv", [*READERS, ["history", "--store", "@"]], ids=" ".join)
+def test_a_missing_file_is_refused_with_what_to_do_next(argv: list[str], capsys: Any) -> None:
+    status = main(["gone.json" if word == "@" else word for word in argv if word != "plain"])
+    message, *hint = capsys.readouterr().err.splitlines()
+    assert status == ExitStatus.USAGE
+    assert "gone.json" in message
+    assert len(hint) == 1
+
+
+@pytest.mark.parametrize("argv", [argv for argv in READERS if "plain" not in argv], ids=" ".join)
+def test_a_binary_file_is_not_taken_for_another(argv: list[str], capsys: Any) -> None:
+    Path("noise.toml").write_bytes(b"\0\xff\n|| " * 500)
+    Path("noise.toml").chmod(0o600)
+    status = main(["noise.toml" if word == "@" else word for word in argv])
+    told = capsys.readouterr()
+    assert status in (ExitStatus.USAGE, ExitStatus.ERROR)
+    assert "noise.toml" in told.out + told.err
+
+
+@pytest.mark.parametrize("command", ["explain", "judge", "lint"])
+def test_a_name_in_no_encoding_is_shown_with_its_bytes(command: str, capsys: Any) -> None:
+    Path(os.fsdecode(b"l\xf6g.py")).write_bytes(b"\0")
+    main([command, os.fsdecode(b"l\xf6g.py")])
+    assert r"l\udcf6g.py" in capsys.readouterr().out.replace("\udcf6", r"\udcf6")
 
 
 def _refuse(monkeypatch: pytest.MonkeyPatch, function: str, word: str) -> None:
@@ -139,6 +175,7 @@ WITH_ODD_WORD: tuple[tuple[list[bytes], int], ...] = (
 
 def test_bytes_that_are_no_text_stand_in_documents_as_escapes() -> None:
     Path(os.fsdecode(ODD)).write_text("print(1)\n")
+    Path(os.fsdecode(ODD + b".db")).touch()
     for argv, status in WITH_ODD_WORD:
         done = subprocess.run(
             [os.fsencode(sys.executable), b"-m", b"gpudiag", *argv],

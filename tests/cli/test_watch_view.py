@@ -270,7 +270,7 @@ def test_what_it_cannot_do_is_one_sentence(tmp_path: Path):
             ("--replay", str(tmp_path / "absent")): "needs a terminal",
             ("--replay", "a", "--record", "b"): "do not go together",
             ("--token-file", "a"): "--token-file is for",
-            ("--interval", "0.1"): "not in the range 1 to 60",
+            ("--interval", "0.1"): "1 to 60",
         }.items():
             done = run_on(session, "watch", *argv)
             assert (done.status, done.out) == (2, ""), argv

@@ -2,7 +2,10 @@
 refused.
 """
 
+import contextlib
+import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +14,18 @@ import pytest
 
 from gpudiag.cli.commands import COMMANDS, gpudiag
 from gpudiag.cli.main import main
+from gpudiag.cli.options import Seconds
 from gpudiag.errors import ExitStatus
 from tests.walking import walk
 
-TREE = {
-    name: command.get_params(click.Context(command, info_name=name, **command.context_settings))
+COMMANDS_BY_NAME = {
+    name: command
     for name in COMMANDS
     if (command := gpudiag.get_command(click.Context(gpudiag), name)) is not None
+}
+TREE = {
+    name: command.get_params(click.Context(command, info_name=name, **command.context_settings))
+    for name, command in COMMANDS_BY_NAME.items()
 }
 # Their result is not a document: a job's own output, a page, another program, files for a folder, a view.
 WITHOUT_RESULT = {"run", "serve", "simulate", "deploy", "watch", "demo"}
@@ -58,6 +66,11 @@ def flags(command: str) -> dict[str, click.Option]:
     return {name: one for one in options for name in one.opts}
 
 
+def is_number(one: click.Option) -> bool:
+    number = isinstance(one.type, click.types.IntParamType | click.types.FloatParamType | Seconds)
+    return number and not one.is_flag
+
+
 def is_refused(capsys: pytest.CaptureFixture[str], *argv: str, named: str) -> bool:
     status = main(argv)
     told = capsys.readouterr()
@@ -89,6 +102,56 @@ def test_the_other_flags_begin_alike() -> None:
 
 def test_the_history_is_named_where_one_is_kept_or_read() -> None:
     assert {name for name in TREE if "--store" in flags(name)} == WITH_HISTORY
+
+
+@walk(sorted(TREE))
+def test_every_flag_has_help_and_limits_in_words(command: str) -> None:
+    context = click.Context(COMMANDS_BY_NAME[command], info_name=command)
+    for flag, one in flags(command).items():
+        shown = " ".join((one.get_help_record(context) or ("", one.help or "-"))[1].split())
+        assert shown[:1] not in ("", "["), flag
+        assert not re.search("x>=|<=x", shown), flag
+        limits = [part for part in re.findall(r"\[([^]]*)\]", shown) if " to " in part]
+        assert len(limits) == len(set(limits)), flag
+
+
+@walk([(name, one.opts[0]) for name in sorted(TREE) for one in flags(name).values() if is_number(one)])
+def test_a_wrong_number_is_refused_by_its_flag(case: tuple[str, str]) -> None:
+    command, flag = case
+    for value in ("many", "5x", "nan", "-7"):
+        told = io.StringIO()
+        with contextlib.redirect_stderr(told):
+            status = main((command, flag, value, *REST.get(command, ())))
+        words = told.getvalue()
+        assert status == ExitStatus.USAGE, (value, words)
+        assert flag in words or f"{value} looks like an option" in words, (value, words)
+
+
+@walk(sorted(TREE))
+def test_a_value_that_a_script_left_empty_is_refused(command: str) -> None:
+    takes = [flag for flag, one in flags(command).items() if flag.startswith("--") and not one.is_flag]
+    arguments = [one for one in TREE[command] if isinstance(one, click.Argument)]
+    for words in [
+        *((flag, "") for flag in takes),
+        *((f"{flag}=",) for flag in takes),
+        *(("",) for _ in arguments),
+    ]:
+        told = io.StringIO()
+        with contextlib.redirect_stderr(told):
+            status = main((command, *words, *REST.get(command, ())))
+        assert (status, "is empty: is a variable" in told.getvalue()) == (ExitStatus.USAGE, True), words
+
+
+def test_what_another_program_gets_may_be_empty(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(("simulate", "h100x8", "printf", "<%s>", "")) == ExitStatus.PASS
+    assert capfd.readouterr().out == "<>"
+
+
+def test_a_time_may_have_a_unit() -> None:
+    for name in sorted(TREE):
+        for flag, one in flags(name).items():
+            if one.metavar == "SECONDS":
+                assert one.type.convert("30s", one, None) == one.type.convert("0.5m", one, None) == 30.0, flag
 
 
 @walk(sorted(TREE))

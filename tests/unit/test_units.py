@@ -87,3 +87,17 @@ def test_a_duration_is_short(seconds, text):
 )
 def test_a_rate_has_three_figures_and_no_leading_zeros(bytes_per_second: float, text: str) -> None:
     assert units.format_rate(bytes_per_second) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90.0), (" 90s", 90.0), ("1.5m", 90.0), (".5h", 1800.0), ("1e3", 1000.0), ("2d", 172800.0)],
+)
+def test_a_time_is_seconds_or_has_a_unit(text: str, seconds: float) -> None:
+    assert units.parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "nan", "inf", "5x", "5 min", "1:30", "5M"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        units.parse_seconds(text)

@@ -428,7 +428,7 @@ def _lost(snapshot: Snapshot, device: Device) -> Finding | None:
         )
         return GPU_RECOVERY_NEEDED.finding(subject, message, evidence, remedy=_UNKNOWN_ACTION)
     kind = GPU_RECOVERY_NEEDED if action in UNFIT_ACTIONS else GPU_RECOVERY_ADVISED
-    message = f"{name_device(device)}: the driver asks for {action.replace('_', ' ')}"
+    message = f"{name_device(device)}: the driver asks for {name_action(action)}"
     return kind.finding(subject, message, evidence)
 
 

@@ -388,9 +388,9 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
     if kind in (XID_SETTLED, XID_UNKNOWN, XID_OTHER_GPU):
         return ""
     if is_unfit(recovery.action) and kind is not XID_REPEATED:
-        return f"The driver asks for {name_action(str(recovery.action))}: drain the GPU and do it."
+        return f"The driver asks for {name_action(str(recovery.action))}: drain the GPU first."
     if recovery.action not in (None, "none") and kind is XID_WEAR:
-        return f"The driver asks for {name_action(str(recovery.action))}. Let running jobs end, then do it."
+        return f"The driver asks for {name_action(str(recovery.action))}. Let running jobs end first."
     if entry is None:
         return ""
     if kind is XID_WEAR and root.severity == "nonfatal":

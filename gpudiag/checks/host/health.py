@@ -29,7 +29,7 @@ _KERNEL = "the Linux kernel's own files"
 _TSC = "tsc"  # the processor's own counter; the others cost an access to the chipset for each reading
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.HOST)
 _HOST_DISK_BASIS = Basis(
-    reads="statvfs of /, of the temporary, working, home and cache directories: bytes, files, read-only.",
+    reads="statvfs of /, of the temporary, working, home and cache folders: bytes, files, read-only.",
     limit=(
         f"{limits.DISK_FULL_SHARE:.0%} free (FAIL), {limits.DISK_LOW_SHARE:.0%} free (WARN), bytes and files"
     ),
@@ -180,7 +180,7 @@ def host_numa(context: Context) -> Judgement:
     title="the disks have room, and are writable",
     needs=("host_state",),
     reports=(DISK_READ_ONLY, DISK_FULL, DISK_LOW),
-    readings=("statvfs of /, /tmp, the working, home and cache directories",),
+    readings=("statvfs of /, /tmp, the working, home and cache folders",),
     confirmed=_KERNEL,
 )
 def host_disk(context: Context) -> Judgement:

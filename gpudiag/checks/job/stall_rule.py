@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpudiag.errors import UsageError
 from gpudiag.model.job_run import StepTime
 from gpudiag.model.reading import Missing, Reading
+from gpudiag.units import parse_seconds
 
 # Of the default rule. Twenty steps, because evaluations and checkpoints of some steps' length are common; a
 # quarter of a minute at least, because a busy file system or a garbage collection takes seconds however short
@@ -22,7 +23,7 @@ LONGER_THAN_BEFORE = 1.5
 # checkpoint.
 WORK_LIMITS = 6.0
 _LONGEST_SECONDS = 24 * 3600.0
-_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|x)?")
+_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdx])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,12 @@ def parse_stall_rule(text: str | None) -> StallRule:
     hint = "give a multiple of the job's own step, such as 20, or a time such as 90s"
     if match is None:
         raise UsageError(f"--stall-after {text}: neither a number of steps nor of seconds", hint=hint)
-    number = float(match[1])
-    least = LEAST_OF_FACTOR_SECONDS if match[2] == "s" else 2.0
+    is_time = match[2] not in (None, "x")
+    number = parse_seconds(text) if is_time else float(match[1])
+    least = LEAST_OF_FACTOR_SECONDS if is_time else 2.0
     if not least <= number <= _LONGEST_SECONDS:
-        unit = " s" if match[2] == "s" else " steps"
+        unit = " s" if is_time else " steps"
         raise UsageError(f"--stall-after {text}: at least {least:g}{unit}, at most a day", hint=hint)
-    if match[2] == "s":
+    if is_time:
         return StallRule(seconds=number)
     return StallRule(factor=number, least_seconds=LEAST_OF_FACTOR_SECONDS)

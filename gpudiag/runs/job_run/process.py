@@ -83,10 +83,18 @@ def _refusal(command: str, error: OSError) -> LaunchError:
         hint = "activate the job's environment, or give the command's path"
         return CommandNotFoundError(f"{command}: command not found", hint=hint)
     if error.errno == errno.ENOENT:
-        why = "the interpreter of its #! line does not exist" if os.path.exists(command) else error.strerror
-        return CommandNotFoundError(f"cannot run {command}: {why}")
-    unknown = error.errno == errno.ENOEXEC
-    hint = f"it has no #! line; name its interpreter: gpudiag run -- bash {command}" if unknown else ""
+        if os.path.exists(command):
+            why, hint = "the interpreter of its #! line does not exist", f"see `head -1 {command}`"
+        else:
+            why, hint = str(error.strerror), "name a program that is there"
+        return CommandNotFoundError(f"cannot run {command}: {why}", hint=hint)
+    by_interpreter = f"name its interpreter: gpudiag run -- bash {command}"
+    if error.errno == errno.ENOEXEC:
+        hint = f"it has no #! line; {by_interpreter}"
+    elif os.path.isfile(command):
+        hint = f"chmod +x {command}; or {by_interpreter}"
+    else:
+        hint = f"{command} is a folder: name the program in it" if os.path.isdir(command) else ""
     return CommandRefusedError(f"cannot run {command}: {error.strerror}", hint=hint)
 
 

@@ -144,7 +144,7 @@ def test_a_gate_asks_for_the_memory_of_the_jobs_gpus_only():
     assert indices(judged(held(prolog, GIB, 3), "90%")) == [3]
 
 
-@pytest.mark.parametrize("text", ["90", "70G", "90%", "0", "99.5%"])
+@pytest.mark.parametrize("text", ["75161927680", "70G", "90%", "0", "99.5%"])
 def test_an_amount_is_read_as_people_write_it(text: str):
     amount = parse_free_memory(text)
     assert amount == (
@@ -154,7 +154,7 @@ def test_an_amount_is_read_as_people_write_it(text: str):
     )
 
 
-@pytest.mark.parametrize("text", ["", "x", "101%", "-1%", "nan%", "%", "70 apples"])
+@pytest.mark.parametrize("text", ["", "x", "101%", "-1%", "nan%", "%", "70 apples", "70", "90", "1K"])
 def test_what_is_no_amount_is_refused_in_one_sentence(text: str):
     with pytest.raises(UsageError, match="--min-free-memory"):
         PreflightPlan(min_free_memory=text)

@@ -276,9 +276,10 @@ def test_the_limit_follows_the_step() -> None:
     assert StallRule().limit_seconds(step, 100.0) == 150.0  # a pause that ended by itself may come again
     assert parse_stall_rule("5").limit_seconds(step, 0.0) == 10.0
     assert parse_stall_rule("90s").limit_seconds(step, 1000.0) == 90.0
+    assert parse_stall_rule("1.5m").limit_seconds(step, 1000.0) == 90.0
 
 
-@pytest.mark.parametrize("text", ["", "x", "-3", "1", "1s", "nan", "5m", "1e9s"])
+@pytest.mark.parametrize("text", ["", "x", "-3", "1", "1s", "nan", "5 w", "2d", "1e9s"])
 def test_a_limit_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_stall_rule(text)

@@ -126,8 +126,8 @@ def test_the_more_severe_outcome_severity_and_owner_win():
 @pytest.mark.parametrize("log", [(), (xid(64), recovery(1))], ids=["no log", "log"])
 def test_what_the_driver_asks_for_comes_first_in_the_remedy_and_once(log):
     finding = only_finding(judge(*log, row_remap_failed=True, **RESET))
-    assert finding.remedy.startswith("The driver asks for gpu reset. ")
-    assert finding.remedy.count("gpu reset") == 1
+    assert finding.remedy.startswith("The driver asks for a GPU reset. ")
+    assert finding.remedy.count("a GPU reset") == 1
     assert "replaced" in finding.remedy
 
 
@@ -205,8 +205,8 @@ def test_a_power_cycle_says_that_the_driver_asks_for_less():
     lost = kind.finding(DeviceSubject("GPU-3", "00000000:86:00.0", 3, "a1"), "GPU 3 is lost")
     xid = make_finding("xid.hardware", subject=lost.subject)
     results = (make_result("gpu.lost", Outcome.FAIL, lost), make_result("xid.kernel_log", Outcome.FAIL, xid))
-    how = Restated(xid, ("gpu.lost",), request="node reboot")
+    how = Restated(xid, ("gpu.lost",), request="a reboot of the node")
     remedy = join_restated(results, (how,))[0].findings[0].remedy
     assert remedy.startswith(lost.remedy)
-    assert "asks for node reboot: that alone leaves the GPU's power on" in remedy
+    assert "asks for a reboot of the node: that alone leaves the GPU's power on" in remedy
     assert join_restated(results, (replace(how, request=""),))[0].findings[0].remedy == lost.remedy

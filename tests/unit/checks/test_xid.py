@@ -17,7 +17,7 @@ from gpudiag.model.finding import Outcome, Owner, Severity
 from gpudiag.model.host import Container
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.model.remedy import fit_remedy
-from gpudiag.reference.vocabulary import RECOVERY_ACTIONS, UNFIT_ACTIONS
+from gpudiag.reference.vocabulary import RECOVERY_ACTIONS, UNFIT_ACTIONS, name_action
 from gpudiag.reference.xid import action_text, xids
 from tests.unit.checks.kernel_events import (
     FAILING,
@@ -77,10 +77,10 @@ def test_the_worst_comes_first():
 
 def test_the_drivers_own_action_goes_before_the_catalogue():
     (finding,) = judge(xid(95), recovery(2))
-    assert "node reboot" in finding.remedy
+    assert "a reboot of the node" in finding.remedy
     assert evidence_of(finding)["recovery_action"] == "node_reboot"
     (current,) = judge(xid(95), recovery(2), snapshot=snapshot_with("drain_and_reset"))
-    assert "drain and reset" in current.remedy
+    assert "a drain and a GPU reset" in current.remedy
 
 
 def test_a_gpu_that_asks_for_a_reset_after_a_jobs_error_is_not_the_jobs():
@@ -259,7 +259,7 @@ def test_what_the_driver_asked_for_is_no_pass_where_the_log_alone_has_it(action,
     word = RECOVERY_ACTIONS[action]
     (alone,) = judge(*events)
     assert alone.outcome is (Outcome.FAIL if word in UNFIT_ACTIONS else Outcome.WARN)
-    assert word.replace("_", " ") in alone.remedy
+    assert name_action(word) in alone.remedy
     (now,) = judge(*events, snapshot=snapshot_with(word))
     assert (now.outcome, now.code) == (alone.outcome, alone.code)
     (settled,) = judge(*events, snapshot=snapshot_with("none"))

@@ -50,6 +50,9 @@ def test_an_address_is_a_host_or_a_url(text) -> None:
         "http://[::1",
         "gpu1\r\nX: y",
         "a\\b",
+        "{",
+        "gpu1,gpu2",
+        "<html>",
     ],
 )
 def test_what_is_no_address_is_refused(text) -> None:
@@ -103,6 +106,12 @@ def test_tokens_are_by_host_and_port_then_by_host_then_for_all(tmp_path) -> None
     assert [tokens.of(parse_address(host)) for host in hosts] == ["one", "two", "three", "rest", "six"]
     assert "one" not in repr(tokens)
     assert "one" not in repr(parse_address("gpu1"))
+
+
+def test_a_file_of_tokens_that_is_not_there_is_not_taken_for_one_of_machines(tmp_path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_machine_tokens(tmp_path / "gone")
+    assert "HOST TOKEN" in caught.value.hint
 
 
 def test_tokens_that_others_can_read_and_lines_that_are_none_are_refused(tmp_path) -> None:

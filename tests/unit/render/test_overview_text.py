@@ -15,7 +15,7 @@ from tests.unit.model.nouns import make_snapshot
 from tests.unit.render.rows import LOST, judge, make_busy, make_idle, make_process, make_silent
 
 SICK = """\
-FAIL a1: 4x H100 80GB, driver 580.105.08: 3 healthy, 1 lost (0.3s passive)
+FAIL a1: 4x H100 80GB, driver 580.105.08: 3 healthy, 1 lost (in 0.3 s)
   GPU 3 (1c:00.0) is off the bus: GPU is lost (NVML 15) -> Drain the machine and
     power-cycle it; if the GPU is lost again, have it replaced.
   Busy GPUs 0-1 (ann train.py 6h). Free: GPU 2. Not tested: speed, data,

@@ -10,7 +10,17 @@ import unicodedata
 
 import pytest
 
-from gpudiag.render.style import Column, cells_of, columns, next_lines, render_table, shortened, wrapped
+from gpudiag.render.style import (
+    Column,
+    cells_of,
+    columns,
+    next_lines,
+    one_line,
+    render_table,
+    safe_lines,
+    shortened,
+    wrapped,
+)
 
 TEXT = "a rank that waits for another one " * 20
 
@@ -96,3 +106,20 @@ def test_a_cut_counts_what_a_terminal_shows() -> None:
     assert shortened("\u8a13\u7df4\u8a13\u7df4", 8) == "\u8a13\u7df4\u8a13\u7df4"
     assert shortened("\u8a13\u7df4\u8a13\u7df4", 7) == "\u8a13\u7df4.."
     assert shortened("abcdefgh", 6) == "abcd.."
+
+
+def test_text_that_has_no_room_beside_its_heading_stands_below_it() -> None:
+    head = "nvml       not installed    -   7 ms  "
+    assert wrapped("no driver is here", first=head, indent=" " * len(head), width=40) == [
+        "nvml       not installed    -   7 ms",
+        "    no driver is here",
+    ]
+    assert wrapped("ok", first=head, indent=" " * len(head), width=40) == [f"{head}ok"]
+    beside = wrapped("word " * 30, first=head, indent=" " * len(head), width=60)
+    assert len(beside) > 1
+    assert beside[0].startswith(f"{head}word")
+
+
+def test_a_byte_that_is_no_text_is_shown_as_its_escape() -> None:
+    assert one_line("l\udcf6g\x1b.txt") == r"l\udcf6g .txt"
+    assert safe_lines("l\udcf6g\n") == "l\\udcf6g\n"
