@@ -72,6 +72,10 @@ def _made(program: Program, node: ast.AST) -> list[ast.AST]:
         return [result.value for result in returned if result.value is not None]
     if not isinstance(node, ast.Name | ast.Attribute):
         return []
+    for outer in program.names.ancestors(node):
+        for part in getattr(outer, "generators", ()):  # a comprehension has names of its own
+            if any(isinstance(n, ast.Name) and n.id == ast.unparse(node) for n in ast.walk(part.target)):
+                return [part.iter] if node not in ast.walk(part.iter) else []
     bindings = program.values.reaching(node)
     if bindings:
         return [value for binding in bindings for value in _given(program, binding)]

@@ -128,6 +128,11 @@ def _type_of(program: Program, made: ast.expr) -> str:
         shown = ast.unparse(given).removeprefix("torch.")
         return _TYPES_ALIKE.get(shown, shown)
     library, _, function = name.rpartition(".")
+    content = argument(made, 0, "data")
+    if name == "torch.tensor" and isinstance(content, ast.List):
+        kinds = {kind for part in content.elts for kind in program.values.kinds(part)}
+        is_length = any(isinstance(n, ast.Call) and getattr(n.func, "id", "") == "len" for n in content.elts)
+        return "int64" if kinds == {"int"} or (is_length and kinds <= {"int", "number"}) else ""
     return _DEFAULT_TYPES.get(function, "") if library == "torch" else ""
 
 

@@ -89,7 +89,11 @@ def _other_ways(program: Program, step: Step) -> Iterator[tuple[ast.AST, list[as
     """What a rank does instead of a backward pass: where numbers are not finite, or after an exception."""
     for guard in step.where.guards:
         statement = program.names.parents.get(guard.test)
-        asks = _asks_for_numbers(program, guard.test) or _compares_the_loss(program, guard.test, step)
+        asks = (
+            _asks_for_numbers(program, guard.test)
+            or _compares_the_loss(program, guard.test, step)
+            or _asks_for_items(program, guard.test, step.where.loops[-1])
+        )
         if isinstance(statement, ast.If) and asks:
             yield guard.test, statement.orelse if guard.holds else statement.body
     for outer in program.names.ancestors(step.node):
@@ -128,6 +132,22 @@ def _compares_the_loss(program: Program, test: ast.expr, backward: Step) -> bool
             if isinstance(side, ast.Name) and is_number:
                 return bool(made & {b.node for b in program.values.reaching(side)})
     return False
+
+
+def _asks_for_items(program: Program, test: ast.expr, loop: Loop) -> bool:
+    """Whether a condition tests that this rank's own batch has nothing in it: `if len(boxes) == 0:`."""
+    if isinstance(test, ast.BoolOp):
+        return any(_asks_for_items(program, part, loop) for part in test.values)
+    loaders = loaders_of(program, loop)
+    is_empty = isinstance(test, ast.Compare) and is_constant(test.comparators[0], 0, None)
+    if not is_empty or not any(samples_by_rank(program, sampler_of(loader)) for loader in loaders):
+        return False
+    return any(
+        b.node is loop and b.path[1:2] != (0,)
+        for part in behind(program, test)
+        if isinstance(part, ast.Name)
+        for b in program.values.reaching(part)
+    )
 
 
 def _asks_for_numbers(program: Program, test: ast.expr) -> bool:
@@ -271,22 +291,43 @@ def _is_uneven(program: Program, part: ast.AST) -> bool:
         whole, cut = part.value, part.slice
         if isinstance(cut, ast.Slice):
             start, stride = cut.lower, cut.step
-            if start is not None and program.values.depends_on(start, RANKS) and cut.upper is not None:
-                return stride is None and any(_rounds_up(n) for n in origins(program, start, cut.upper))
+            if start is not None and stride is None and cut.upper is not None:
+                return _is_rounded_share(program, start, cut.upper)
         elif kinds(cut) and kinds(cut) <= RANKS and isinstance(whole, ast.Call):
             name = (program.names.qualify(whole.func) or "").rpartition(".")[2]
             return name in _UNEVEN_SPLITS
-    elif isinstance(part, ast.Call) and len(part.args) > 2:
+    elif isinstance(part, ast.Call) and len(part.args) > 1:
         name = ast.unparse(part.func).rpartition(".")[2]
         if name == "islice" and len(part.args) > 3 and is_constant(part.args[2], None):
             whole, start, _, stride = part.args[:4]
-        elif name == "range":
+        elif name == "range" and len(part.args) > 2:
             start, whole, stride = part.args[:3]
+        elif name == "range":
+            return _is_rounded_share(program, *part.args)
     if start is None or stride is None or not kinds(start) or not kinds(start) <= RANKS:
         return False
     if "world_size" not in kinds(stride) or whole is None or kinds(whole) == {"int"}:
         return False  # a written number of items is one that the ranks can share
     return not any(_cuts(program, n) for n in origins(program, whole))
+
+
+def _is_rounded_share(program: Program, *bounds: ast.expr) -> bool:
+    """Whether the bounds of a share are computed from the rank and from a length that is rounded up."""
+    terms, left = set[ast.expr](), list(bounds)
+    while left:
+        node = left.pop()
+        if node in terms:
+            continue
+        terms.add(node)
+        if isinstance(node, ast.BinOp):
+            left += [node.left, node.right]
+        elif isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            left += node.args if name in ("int", "min", "ceil", "floor") else []
+        elif isinstance(node, ast.Name | ast.Attribute):
+            left += [b.value for b in program.values.reaching(node) if b.value is not None and not b.path]
+    by_rank = any((kinds := program.values.kinds(term)) and kinds <= RANKS for term in terms)
+    return by_rank and any(_rounds_up(term) for term in terms)
 
 
 def _cuts(program: Program, node: ast.AST) -> bool:
@@ -299,9 +340,11 @@ def _cuts(program: Program, node: ast.AST) -> bool:
 
 
 def _rounds_up(node: ast.AST) -> bool:
-    """Whether a number is rounded up: `math.ceil(n / size)`, `(n + size - 1) // size`."""
+    """Whether a number is rounded up: `math.ceil(n / size)`, `(n + size - 1) // size`, `n // size + 1`."""
     if isinstance(node, ast.Call):
         return getattr(node.func, "attr", getattr(node.func, "id", "")) == "ceil"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and is_constant(node.right, 1):
+        return isinstance(node.left, ast.BinOp) and isinstance(node.left.op, ast.FloorDiv)
     return (
         isinstance(node, ast.BinOp)
         and isinstance(node.op, ast.FloorDiv)
