@@ -240,10 +240,10 @@ def _call_in(program: Program, block: list[ast.stmt], step: Step) -> ast.Call | 
 
 
 RULE = Rule(
-    title="ranks call different collectives, or each names itself as the source",
+    title="ranks call different collectives, with different tensors, or each as the source",
     why=(
-        "The ranks of a group must call the same collectives, in the same order, with the same source. If "
-        "not, they hang, or one receives the data of another call."
+        "The ranks of a group must call the same collectives, in the same order, with the same source and "
+        "tensors of one size and type. If not, they hang, or one receives the data of another call."
     ),
     find=_find,
 )

@@ -101,7 +101,8 @@ RULE = Rule(
     title="gradients or parameters are summed over the ranks and never divided",
     why=(
         "all_reduce adds up. The sum acts as a learning rate that grows with the number of ranks; summed "
-        "parameters are no usable model."
+        "parameters are no usable model. DDP takes the mean: a mean loss times or over the number of ranks "
+        "is scaled once more, which is a note."
     ),
     find=_find,
 )

@@ -508,7 +508,8 @@ RULE = Rule(
     title="ranks run a loop, or its backward pass, a different number of times",
     why=(
         "In each round the ranks wait for one another. Those that continue wait for those that have left or "
-        "skipped the round, until the watchdog ends the job."
+        "skipped the round, until the watchdog ends the job. Shares cut by hand, such as "
+        "`files[rank::world_size]`, are a note: they differ only where the number of items is no multiple of the world size."
     ),
     find=_find,
 )
