@@ -52,7 +52,7 @@ def _find_scaled_losses(program: Program) -> Iterator[Mistake]:
             reported.add(statement)
             times = "times" if isinstance(scale, ast.Mult) else "over"
             message = (
-                f"DDP averages the gradients, and the loss {times} the number of ranks is no mean any more"
+                f"DDP averages the gradients, and the loss {times} the number of ranks is no longer a mean"
             )
             advice = (
                 "leave the number of ranks out of the loss, and out of the learning rate only if it is meant"

@@ -247,7 +247,8 @@ def _find_uneven_shares(program: Program, meeting: list[Loop]) -> Iterator[Mista
             line = program.line_at(getattr(cut, "lineno", loop.lineno)).number
             yield Mistake(
                 loop,
-                f"shares cut by hand (line {line}) may differ by an item: who has one more is left alone",
+                f"shares cut by hand (line {line}) may differ by an item: ranks with one more wait for the"
+                " others",
                 "",
                 advice="drop or repeat items first, so that their number is a multiple of the world size",
                 severity=Severity.NOTE,
@@ -509,7 +510,8 @@ RULE = Rule(
     why=(
         "In each round the ranks wait for one another. Those that continue wait for those that have left or "
         "skipped the round, until the watchdog ends the job. Shares cut by hand, such as "
-        "`files[rank::world_size]`, are a note: they differ only where the number of items is no multiple of the world size."
+        "`files[rank::world_size]`, are a note: they differ only where the number of items "
+        "is no multiple of the world size."
     ),
     find=_find,
 )
