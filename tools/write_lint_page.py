@@ -55,7 +55,9 @@ folders without a script, 3 if a file or folder could not be read and there is n
 - A loader that Accelerate has prepared is split; one that it has not is read whole by every process. What its
   configuration decides, such as whether `save_state` on one rank hangs, is a note.
 - A folder that every rank makes, after it has looked whether it is there, is a note: it fails only where two
-  ranks look at the same moment.
+  ranks look at the same moment. Shares cut by hand (`files[rank::world_size]`) in a loop with a collective
+  are a note too: they differ only where the number of items is no multiple of the world size. A cut to such a
+  multiple, or a remainder that the script tests, settles it.
 - A file or folder counts as used too early, and a loop as left by a rank's own figure, only where nothing in
   between can wait or agree: a call of another file may do both.
 - Syntax of newer Pythons than the one that runs gpudiag is read if no rule depends on it; Python 2 is

@@ -37,6 +37,7 @@ def _find(program: Program) -> Iterator[tuple[str, Step]]:
             )
             or name == known.INIT
             or name in known.ACCELERATE_FUNCTIONS
+            or name in known.RAY_REPORTS
             or (package.startswith("horovod.") and short in known.HOROVOD_COLLECTIVES)
         ):
             yield short, step

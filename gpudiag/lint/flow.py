@@ -69,7 +69,8 @@ class Flow:
         reached: list[Binding] = []
         stop: Binding | None = None
         for binding in sorted(before, key=lambda b: order.get(b.node, 0), reverse=True):
-            reached.append(binding)
+            if not any(self._replaces(later, binding) for later in reached):
+                reached.append(binding)
             if not binding.added and self._dominates(binding, node):
                 stop = binding
                 break
@@ -84,6 +85,18 @@ class Flow:
             ):
                 reached.insert(0, binding)
         return reached
+
+    def _replaces(self, later: Binding, earlier: Binding) -> bool:
+        """Whether a binding always follows another one: a statement of its block, with no jump in between."""
+        block = self.names.parents.get(later.node)
+        if later.added or not isinstance(block, ast.If | ast.For | ast.While | ast.With):
+            return False
+        bodies: tuple[list[ast.AST], ...] = ([*block.body], [*getattr(block, "orelse", [])])
+        for body in bodies:
+            if {later.node, earlier.node} <= {*body}:
+                between = body[body.index(earlier.node) : body.index(later.node)]
+                return not any(isinstance(n, ast.Break | ast.Continue) for s in between for n in ast.walk(s))
+        return False
 
     def _at_the_end(self, bindings: list[Binding]) -> list[Binding]:
         """Those that may be left when the scope has run to its end."""

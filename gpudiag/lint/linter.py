@@ -31,7 +31,7 @@ _LEFT_OUT = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "
 _SUBJECTS = tuple(
     """
     dist Dist Parallel horovod hvd deepspeed ccelerat nvml spawn local_rank process_zero
-    local-rank DDP fully_shard CUDA_VISIBLE_DEVICES launch lightning torchrun
+    local-rank DDP fully_shard fsdp CUDA_VISIBLE_DEVICES launch lightning torchrun world_rank
     """.split()
 )
 

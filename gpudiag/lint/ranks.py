@@ -8,7 +8,8 @@ from gpudiag.compat import StrEnum
 from gpudiag.lint.arguments import argument_of, key_of_configuration
 from gpudiag.lint.names import Binding
 from gpudiag.lint.trace import Guard, Where
-from gpudiag.lint.values import ENVIRONMENT, MAIN_WORDS, RANKS, Values
+from gpudiag.lint.values import RANKS, Values
+from gpudiag.lint.vocabulary import ENVIRONMENT, MAIN_WORDS
 
 _PERHAPS = re.compile(
     r"rank|main|master|primary|chief|leader|zero|saver|writer|logger|wandb|proc|node|gpu|local|dist|world|"

@@ -29,7 +29,7 @@ _PYTHON_WORDS = frozenset({"python", "py", "python3", "py3", "ipython", "ipython
 _SHELL_WORDS = frozenset({"bash", "sh", "shell", "console", "zsh", "shell-session", "terminal", "cmd"})
 _STARTS_A_PROGRAM = re.compile(
     r"^\s*(?:import\s+(?:[\w., ]+,\s*)?|from\s+)(?:torch|deepspeed|horovod|tensorflow|accelerate|lightning|"
-    r"pytorch_lightning|transformers|pynvml|py3nvml)\b",
+    r"pytorch_lightning|ray|transformers|pynvml|py3nvml)\b",
     re.MULTILINE,
 )
 _DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)

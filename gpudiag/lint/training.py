@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from gpudiag.lint.arguments import argument_of
+from gpudiag.lint.origins import calls_behind
 from gpudiag.lint.program import Program, argument, is_constant, keyword
 from gpudiag.lint.trace import Loop, Step
 
@@ -68,24 +69,6 @@ def _trains_alone(program: Program, step: Step) -> bool:
     behind = calls_behind(program, [call.func.value, *call.args])
     called = [program.values.kinds(other.func) for other in behind]
     return frozenset({"module"}) in called and not any(kinds & _SHARED_MODELS for kinds in called)
-
-
-def calls_behind(program: Program, nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
-    """The calls by which some expressions are computed, through names."""
-    return (part for part in behind(program, *nodes) if isinstance(part, ast.Call))
-
-
-def behind(program: Program, *nodes: ast.AST) -> Iterator[ast.AST]:
-    """The parts of some expressions, and of those that give their names a value."""
-    left = list(nodes)
-    seen: set[ast.AST] = set()
-    while left:
-        for part in ast.walk(left.pop()):
-            yield part
-            if isinstance(part, ast.Name | ast.Attribute) and part not in seen:
-                made = [b.value for b in program.values.reaching(part) if b.value is not None]
-                left += [value for value in made if value not in seen]
-                seen.update([part, *made])
 
 
 def repeats(program: Program, loop: Loop) -> bool:

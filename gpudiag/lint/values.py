@@ -20,63 +20,6 @@ _DEPTH = 12  # of names that stand for names; deeper values are unknown
 _MOST_LOOKS = 400  # expressions behind one; values that need more are unknown
 
 RANKS = frozenset({"rank", "local_rank", "spawn_index", "rank_name", "local_rank_name"})
-_RANK_NAMES = frozenset(
-    {"rank", "global_rank", "world_rank", "dist_rank", "process_index", "proc_id", "rank_id"}
-)
-_LOCAL_NAMES = frozenset({"local_rank", "localrank", "local_process_index", "local_proc_index"})
-_WORLD_NAMES = frozenset({"world_size", "worldsize", "num_replicas", "nprocs", "n_ranks", "num_processes"})
-ENVIRONMENT = {
-    "RANK": "rank",
-    "SLURM_PROCID": "rank",
-    "OMPI_COMM_WORLD_RANK": "rank",
-    "PMI_RANK": "rank",
-    "LOCAL_RANK": "local_rank",
-    "SLURM_LOCALID": "local_rank",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "local_rank",
-    "MPI_LOCALRANKID": "local_rank",
-    "WORLD_SIZE": "world_size",
-    "SLURM_NTASKS": "world_size",
-    "OMPI_COMM_WORLD_SIZE": "world_size",
-}
-_CALLS = {
-    **dict.fromkeys(known.DDP_CLASSES, "ddp"),
-    known.DATA_PARALLEL: "dp",
-    known.FSDP1: "fsdp1",
-    known.LOADER: "loader",
-    known.SAMPLER: "sampler",
-    "torch.distributed.get_rank": "rank",
-    "torch.distributed.get_node_local_rank": "local_rank",
-    "torch.distributed.get_world_size": "world_size",
-    **dict.fromkeys("accelerate.Accelerator accelerate.PartialState".split(), "accelerator"),
-    "torch.cuda.amp.GradScaler": "scaler",
-    "argparse.ArgumentParser": "parser",
-    "torch.device": "device",
-    "torch.utils.tensorboard.SummaryWriter": "writer",
-    "torch.utils.data.TensorDataset": "dataset",
-    "torch.utils.data.Subset": "subset",
-    "torch.utils.data.random_split": "dataset",
-    "torch.utils.data.ConcatDataset": "dataset",
-    "datasets.load_dataset": "dataset",
-    "torch.nn.Sequential": "module",
-    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": "module",
-}
-_SAME = frozenset(
-    "to cuda cpu train eval half float double bfloat16 detach contiguous compile requires_grad_".split()
-)
-_SAME_CALLS = frozenset(
-    """
-    int torch.compile tqdm tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm iter list copy.deepcopy
-    torch.nn.SyncBatchNorm.convert_sync_batchnorm
-    """.split()
-)
-MAIN_WORDS = re.compile(
-    r"^_?(?:is_|am_i_|i_am_)?(?:the_)?(?:main|master|primary|chief|leader|root|rank_?zero|rank_?0|"
-    r"global_zero|first)(?:_?(?:process|proc|rank|node|worker|only))?$"
-    r"|^is_(?:local_)?(?:main|master)_process$|^is_(?:global_|world_process_)?zero$",
-    re.IGNORECASE,
-)
-_LAYERS = re.compile(r"^torch\.nn\.(?:[A-Z]\w+)$")
-_LOSSES = re.compile(r"^torch\.nn\.\w*Loss$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +259,8 @@ class Values(Flow):
         return self.of(node.value, (EACH, *path))
 
     def _environment(self, name: ast.expr | None, node: ast.AST) -> frozenset[Value]:
-        if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value in ENVIRONMENT:
-            return frozenset({Value(f"{ENVIRONMENT[name.value]}_text", node)})
+        if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value in known.ENVIRONMENT:
+            return frozenset({Value(f"{known.ENVIRONMENT[name.value]}_text", node)})
         return frozenset({Value("str", node)})
 
     def _name(self, node: ast.Name | ast.Attribute, path: Path) -> frozenset[Value]:
@@ -434,13 +377,13 @@ class Values(Flow):
 
     def _by_convention(self, name: str, node: ast.AST) -> frozenset[Value]:
         lowered = name.lower().lstrip("_")
-        if lowered in _RANK_NAMES:
+        if lowered in known.RANK_NAMES:
             return frozenset({Value("rank_name", node)})
-        if lowered in _LOCAL_NAMES:
+        if lowered in known.LOCAL_RANK_NAMES:
             return frozenset({Value("local_rank_name", node)})
-        if lowered in _WORLD_NAMES:
+        if lowered in known.WORLD_SIZE_NAMES:
             return frozenset({Value("world_size", node)})
-        if MAIN_WORDS.match(name):
+        if known.MAIN_WORDS.match(name):
             return frozenset({Value("main_process", node)})
         return frozenset({Value("accelerator", node)}) if lowered == "accelerator" else UNKNOWN
 
@@ -454,7 +397,7 @@ class Values(Flow):
             found = self._method(node, node.func, path)
             if found is not None:
                 return found
-        if isinstance(node.func, ast.Name) and node.func.id in _SAME_CALLS and node.args:
+        if isinstance(node.func, ast.Name) and node.func.id in known.SAME_VALUE_CALLS and node.args:
             return self._converted(node, path)
         if (
             isinstance(node.func, ast.Name)
@@ -479,8 +422,12 @@ class Values(Flow):
             and path[1] < len(node.args)
         ):
             return self.of(node.args[path[1]], (EACH, *path[2:]))
-        if isinstance(node.func, ast.Name) and node.func.id in ("float", "len", "sum", "round"):
+        if isinstance(node.func, ast.Name) and node.func.id in ("float", "len", "round"):
             return frozenset({Value("number", node)})
+        if isinstance(node.func, ast.Name) and node.func.id == "sum" and node.args:
+            if isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):
+                return self.of(node.args[0].elt)
+            return self.of(node.args[0], (EACH,))  # of tensors it is a tensor
         function = self.function_of(node.func)
         if function is not None and not isinstance(function, ast.Lambda):
             return self._returned(function, path)
@@ -511,13 +458,13 @@ class Values(Flow):
         return inner
 
     def _known_call(self, node: ast.Call, name: str, path: Path) -> frozenset[Value] | None:
-        if name in _CALLS:
+        if name in known.KINDS_OF_CALLS:
             if name == known.SAMPLER and path:
                 return UNKNOWN
-            if _CALLS[name] == "rank" and (node.args or node.keywords):  # of a group
+            if known.KINDS_OF_CALLS[name] == "rank" and (node.args or node.keywords):  # of a group
                 return UNKNOWN
-            return frozenset({Value(_CALLS[name], node)})
-        if name in _SAME_CALLS and node.args:
+            return frozenset({Value(known.KINDS_OF_CALLS[name], node)})
+        if name in known.SAME_VALUE_CALLS and node.args:
             return self._converted(node, path)
         if name.startswith("horovod."):
             special = {
@@ -545,9 +492,9 @@ class Values(Flow):
             return frozenset({Value("dataset", node)})
         if name.startswith("torchvision.models.") and not name.rsplit(".", 1)[1][:1].isupper():
             return frozenset({Value("module", node)})
-        if _LOSSES.match(name):
+        if known.LOSSES.match(name):
             return frozenset({Value("criterion", node)})
-        if _LAYERS.match(name) and name != "torch.nn.Parameter":
+        if known.LAYERS.match(name) and name != "torch.nn.Parameter":
             return frozenset({Value("module", node)})
         return None
 
@@ -569,9 +516,12 @@ class Values(Flow):
             return frozenset({Value("prepared", node.args[place] if place < len(node.args) else node)})
         if func.attr == "unwrap_model" and "accelerator" in kinds and path == ():
             return frozenset({Value("inner", node)})
-        if kinds & {"module", "ddp", "dp", "fsdp1", "prepared", "inner"} and func.attr in _SAME:
+        if (
+            kinds & {"module", "ddp", "dp", "fsdp1", "prepared", "inner"}
+            and func.attr in known.SAME_VALUE_METHODS
+        ):
             return base
-        if func.attr == "clone" or (func.attr in _SAME and kinds & {"grad", "parameter"}):
+        if func.attr == "clone" or (func.attr in known.SAME_VALUE_METHODS and kinds & {"grad", "parameter"}):
             return base
         if func.attr in known.SAME_DATA and any(_is_of_hub(self.names, value) for value in base):
             return base

@@ -88,6 +88,76 @@ LOADER = "torch.utils.data.DataLoader"
 SAMPLER = "torch.utils.data.DistributedSampler"
 SPAWN = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
 
+# What names and calls mean by themselves: the kinds of `values.py`.
+RANK_NAMES = frozenset(
+    {"rank", "global_rank", "world_rank", "dist_rank", "process_index", "proc_id", "rank_id"}
+)
+LOCAL_RANK_NAMES = frozenset({"local_rank", "localrank", "local_process_index", "local_proc_index"})
+WORLD_SIZE_NAMES = frozenset(
+    {"world_size", "worldsize", "num_replicas", "nprocs", "n_ranks", "num_processes"}
+)
+ENVIRONMENT = {
+    "RANK": "rank",
+    "SLURM_PROCID": "rank",
+    "OMPI_COMM_WORLD_RANK": "rank",
+    "PMI_RANK": "rank",
+    "LOCAL_RANK": "local_rank",
+    "SLURM_LOCALID": "local_rank",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "local_rank",
+    "MPI_LOCALRANKID": "local_rank",
+    "WORLD_SIZE": "world_size",
+    "SLURM_NTASKS": "world_size",
+    "OMPI_COMM_WORLD_SIZE": "world_size",
+}
+KINDS_OF_CALLS = {
+    **dict.fromkeys(DDP_CLASSES, "ddp"),
+    DATA_PARALLEL: "dp",
+    FSDP1: "fsdp1",
+    LOADER: "loader",
+    SAMPLER: "sampler",
+    "torch.distributed.get_rank": "rank",
+    "torch.distributed.get_node_local_rank": "local_rank",
+    "torch.distributed.get_world_size": "world_size",
+    **dict.fromkeys("accelerate.Accelerator accelerate.PartialState".split(), "accelerator"),
+    "torch.cuda.amp.GradScaler": "scaler",
+    "argparse.ArgumentParser": "parser",
+    "torch.device": "device",
+    "torch.utils.tensorboard.SummaryWriter": "writer",
+    "torch.utils.data.TensorDataset": "dataset",
+    "torch.utils.data.Subset": "subset",
+    "torch.utils.data.random_split": "dataset",
+    "torch.utils.data.ConcatDataset": "dataset",
+    "datasets.load_dataset": "dataset",
+    "torch.nn.Sequential": "module",
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": "module",
+}
+SAME_VALUE_METHODS = frozenset(
+    "to cuda cpu train eval half float double bfloat16 detach contiguous compile requires_grad_".split()
+)
+SAME_VALUE_CALLS = frozenset(
+    """
+    int torch.compile tqdm tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm iter list copy.deepcopy
+    torch.nn.SyncBatchNorm.convert_sync_batchnorm
+    """.split()
+)
+MAIN_WORDS = re.compile(
+    r"^_?(?:is_|am_i_|i_am_)?(?:the_)?(?:main|master|primary|chief|leader|root|rank_?zero|rank_?0|"
+    r"global_zero|first)(?:_?(?:process|proc|rank|node|worker|only))?$"
+    r"|^is_(?:local_)?(?:main|master)_process$|^is_(?:global_|world_process_)?zero$",
+    re.IGNORECASE,
+)
+LAYERS = re.compile(r"^torch\.nn\.(?:[A-Z]\w+)$")
+LOSSES = re.compile(r"^torch\.nn\.\w*Loss$")
+
+# What each rank reads or draws for itself.
+CLOCKS = frozenset(
+    """
+    time.time time.time_ns time.monotonic time.perf_counter time.strftime time.ctime time.localtime
+    datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today
+    """.split()
+)
+RANDOM_NAMES = frozenset("uuid.uuid1 uuid.uuid4 secrets.token_hex".split())
+
 # What every rank of the group must call; sends and receives are between two.
 TORCH_COLLECTIVES = frozenset(
     """
@@ -110,6 +180,8 @@ HOROVOD_COLLECTIVES = frozenset(
 # Lightning 2: what every rank must call. `Trainer.save_checkpoint` and Fabric's save end with a barrier.
 LIGHTNING_STRATEGY = frozenset({"barrier", "reduce", "all_gather", "broadcast", "reduce_boolean_decision"})
 LIGHTNING_FABRIC = frozenset("barrier all_gather all_reduce broadcast save load".split())
+# Ray Train waits until every worker has reported.
+RAY_REPORTS = frozenset({"ray.train.report", "ray.air.session.report", "ray.train.save_checkpoint"})
 ACCELERATE_COLLECTIVES = frozenset(
     "wait_for_everyone gather gather_for_metrics reduce pad_across_processes".split()
 )

@@ -4,10 +4,11 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import behind, moved, with_replaced
+from gpudiag.lint.origins import calls_behind
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import calls_behind, is_optimizer
+from gpudiag.lint.training import is_optimizer
 
 _CLIPS = (
     "torch.nn.utils.clip_grad_norm_",

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from gpudiag.lint import vocabulary as known
 from gpudiag.lint.collectives import collectives_of, is_of_a_part
 from gpudiag.lint.corrections import moved, out_of
+from gpudiag.lint.origins import origins
 from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.ranks import Which, rounds_of
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard, Step
 
+_DRAWS = frozenset("random rand randn randint randrange uniform choice binomial bernoulli sample".split())
 _ONE_PROCESS = re.compile(r"world_size\w*(?:\(\))?\s*(?:[=!<>]=?)\s*[12]\b")
 
 
@@ -24,6 +26,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     ]
     yield from _find_on_some(program, steps)
     yield from _find_by_progress(program, steps)
+    yield from _find_by_chance(program, steps)
     reported = set()
     for name, step in one_sided:
         if step.node in reported or step.where.handling:
@@ -105,6 +108,35 @@ def _find_by_progress(program: Program, steps: list[tuple[str, Step]]) -> Iterat
                 text = f"the progress bar counts on one rank only (line {line}): not all ranks call {name}"
                 yield Mistake(step.node, text, "", advice="count the steps in a variable of every rank")
                 return
+
+
+def _find_by_chance(program: Program, steps: list[tuple[str, Step]]) -> Iterator[Mistake]:
+    """Collectives under a condition that each rank draws for itself, without a seed that they share."""
+    if program.owner or program.mentions(r"\w*[Ss]eed\w*", "RandomState", "default_rng"):
+        return
+    sent = {
+        ast.unparse(part)
+        for _, step in steps
+        if isinstance(step.node, ast.Call)
+        for part in (*step.node.args, *(k.value for k in step.node.keywords))
+    }
+    for name, step in steps:
+        for guard in step.where.guards:
+            parts = list(origins(program, guard.test))
+            drawn = [p for p in parts if isinstance(p, ast.Call) and _draws(program, p)]
+            if drawn and not any(ast.unparse(p) in sent for p in parts if isinstance(p, ast.Name)):
+                line = program.line_at(drawn[0].lineno).number
+                text = f"each rank draws by itself (line {line}) whether it calls {name}: those that do wait"
+                advice = "seed all ranks alike, or broadcast the drawn number first"
+                yield Mistake(step.node, text, "", advice=advice)
+                return
+
+
+def _draws(program: Program, call: ast.Call) -> bool:
+    """Whether a call draws a number from a generator that nothing has seeded."""
+    name = program.names.qualify(call.func) or ""
+    library, _, drawn = name.rpartition(".")
+    return library in ("random", "numpy.random", "torch") and drawn in _DRAWS
 
 
 def _is_of_the_job(program: Program, guard: Guard, steps: list[tuple[str, Step]]) -> bool:

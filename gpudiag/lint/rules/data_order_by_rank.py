@@ -3,17 +3,19 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.origins import behind, origins
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import behind, runs_beside, shuffles
+from gpudiag.lint.training import runs_beside, shuffles
 from gpudiag.lint.values import RANKS
-from gpudiag.lint.vocabulary import SAMPLER
+from gpudiag.lint.vocabulary import CLOCKS, SAMPLER
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text"}
 _LIBRARIES = ("torch", "numpy", "random")
 _DRAWS = ("numpy.random.permutation", "torch.randperm")  # the rest change what they are given
 _SPLITS = ("torch.utils.data.random_split", "random.shuffle", "numpy.random.shuffle", *_DRAWS)
+_OWN_NUMBERS = CLOCKS | {"os.getpid", "os.urandom"}
 _ADVICE = "draw it by a generator of one seed on all ranks, such as torch.Generator().manual_seed(0)"
 
 
@@ -39,6 +41,10 @@ def _find(program: Program) -> Iterator[Mistake]:
             computed = [part for part in call.args if not program.values.kinds(part) & _BY_RANK]
             differs = is_constant(keyword(call, "device_specific"), True)
             differs |= any(_is_by_rank(program, part) for part in computed) or _seeds_by_rank(program, call)
+            differs |= any(
+                isinstance(part, ast.Call) and program.names.qualify(part.func) in _OWN_NUMBERS
+                for part in origins(program, *call.args)
+            )
             what = "by a seed of its own" if differs else ""
             seeded |= dict.fromkeys([library] if library in _LIBRARIES else _LIBRARIES, what)
         elif name in _SPLITS and seeded[library] and _is_shared(program, step):

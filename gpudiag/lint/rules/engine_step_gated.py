@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import moved, out_of
+from gpudiag.lint.origins import behind
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.training import behind
 
 
 def _find(program: Program) -> Iterator[Mistake]:

@@ -3,10 +3,11 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.origins import behind, calls_behind
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step, following
-from gpudiag.lint.training import behind, calls_behind, without_gradients
+from gpudiag.lint.training import without_gradients
 
 _MODELS = frozenset({"ddp", "fsdp1", "engine", "prepared"})
 # What brings the gradient back in other ways.

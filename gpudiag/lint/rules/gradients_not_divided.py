@@ -3,13 +3,16 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.origins import behind
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
 
 _WORLD = frozenset({"world_size", "world_size_text"})
 
 
 def _find(program: Program) -> Iterator[Mistake]:
+    yield from _find_scaled_losses(program)
     if program.owner or program.uses_deepspeed or _divides(program):
         return
     reported = set()
@@ -32,6 +35,37 @@ def _find(program: Program) -> Iterator[Mistake]:
             f"{what} are added up over the ranks and never divided by their number",
             f"{program.statement_text(step.node)}; {shown} /= dist.get_world_size()",
         )
+
+
+def _find_scaled_losses(program: Program) -> Iterator[Mistake]:
+    """A mean loss times or over the number of ranks, before DDP takes the mean of their gradients."""
+    if program.owner or not program.ddp_steps or program.mentions(r"\w*(?:reduce|gather|hook)\w*", "sum"):
+        return
+    reported = set()
+    for step in program.backwards:
+        for node in behind(program, step.receiver or step.node):
+            statement = program.names.statement_of(node)
+            scaled = statement if isinstance(statement, ast.AugAssign) else node
+            scale = _scale(program, scaled)
+            if scale is None or statement is None or statement in reported:
+                continue
+            reported.add(statement)
+            times = "times" if isinstance(scale, ast.Mult) else "over"
+            message = (
+                f"DDP averages the gradients, and the loss {times} the number of ranks is no longer a mean"
+            )
+            advice = (
+                "leave the number of ranks out of the loss, and out of the learning rate only if it is meant"
+            )
+            yield Mistake(statement, message, "", advice=advice, severity=Severity.NOTE)
+
+
+def _scale(program: Program, node: ast.AST) -> ast.operator | None:
+    """The operator by which a loss is multiplied or divided by the number of ranks."""
+    if not isinstance(node, ast.BinOp | ast.AugAssign) or not isinstance(node.op, ast.Mult | ast.Div):
+        return None
+    factor = node.right if isinstance(node, ast.BinOp) else node.value
+    return node.op if program.values.kinds(factor) & _WORLD else None
 
 
 def _what(program: Program, given: ast.expr) -> str | None:
@@ -67,7 +101,8 @@ RULE = Rule(
     title="gradients or parameters are summed over the ranks and never divided",
     why=(
         "all_reduce adds up. The sum acts as a learning rate that grows with the number of ranks; summed "
-        "parameters are no usable model."
+        "parameters are no usable model. DDP takes the mean: a mean loss times or over the number of ranks "
+        "is scaled once more, which is a note."
     ),
     find=_find,
 )

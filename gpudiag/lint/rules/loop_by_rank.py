@@ -5,20 +5,23 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.lint.collectives import collectives_of
-from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.origins import behind, origins
+from gpudiag.lint.program import Mistake, Program, argument, is_constant
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard, Loop, Step
-from gpudiag.lint.training import behind, calls_behind, iterated, loaders_of
+from gpudiag.lint.training import iterated, loaders_of, sampler_of, samples_by_rank
 from gpudiag.lint.values import RANKS
-from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD, GROUP_MAKERS
+from gpudiag.lint.vocabulary import CLOCKS, FSDP1, FULLY_SHARD, GROUP_MAKERS
+from gpudiag.model.lint import Severity
 
 _SENDS = (
     "broadcast broadcast_object_list all_reduce all_gather all_gather_object scatter scatter_object_list"
 ).split()
 
 _ALL = r"\w*(?:reduce|gather|broadcast)\w*"
-_CLOCKS = frozenset({"time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now"})
+# What splits a list into parts of which the first may be larger.
+_UNEVEN_SPLITS = frozenset({"array_split", "tensor_split", "chunk", "distribute", "divide"})
 # What ends the loop of Lightning, and of Hugging Face's Trainer.
 _STOPS = frozenset({"should_stop", "should_training_stop"})
 _AGREE = (
@@ -34,6 +37,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     meeting = _loops_that_meet(program)
     yield from _find_counts(program, meeting)
     yield from _find_larger_shares(program, meeting)
+    yield from _find_uneven_shares(program, meeting)
     yield from _find_breaks(program, meeting)
     yield from _find_skips(program)
 
@@ -85,7 +89,11 @@ def _other_ways(program: Program, step: Step) -> Iterator[tuple[ast.AST, list[as
     """What a rank does instead of a backward pass: where numbers are not finite, or after an exception."""
     for guard in step.where.guards:
         statement = program.names.parents.get(guard.test)
-        asks = _asks_for_numbers(program, guard.test) or _compares_the_loss(program, guard.test, step)
+        asks = (
+            _asks_for_numbers(program, guard.test)
+            or _compares_the_loss(program, guard.test, step)
+            or _asks_for_items(program, guard.test, step.where.loops[-1])
+        )
         if isinstance(statement, ast.If) and asks:
             yield guard.test, statement.orelse if guard.holds else statement.body
     for outer in program.names.ancestors(step.node):
@@ -124,6 +132,22 @@ def _compares_the_loss(program: Program, test: ast.expr, backward: Step) -> bool
             if isinstance(side, ast.Name) and is_number:
                 return bool(made & {b.node for b in program.values.reaching(side)})
     return False
+
+
+def _asks_for_items(program: Program, test: ast.expr, loop: Loop) -> bool:
+    """Whether a condition tests that this rank's own batch has nothing in it: `if len(boxes) == 0:`."""
+    if isinstance(test, ast.BoolOp):
+        return any(_asks_for_items(program, part, loop) for part in test.values)
+    loaders = loaders_of(program, loop)
+    is_empty = isinstance(test, ast.Compare) and is_constant(test.comparators[0], 0, None)
+    if not is_empty or not any(samples_by_rank(program, sampler_of(loader)) for loader in loaders):
+        return False
+    return any(
+        b.node is loop and b.path[1:2] != (0,)
+        for part in behind(program, test)
+        if isinstance(part, ast.Name)
+        for b in program.values.reaching(part)
+    )
 
 
 def _asks_for_numbers(program: Program, test: ast.expr) -> bool:
@@ -198,6 +222,137 @@ def _find_larger_shares(program: Program, meeting: list[Loop]) -> Iterator[Mista
             if any(_is_chosen(program, bound) for bound in bounds if isinstance(bound, ast.Name | ast.IfExp)):
                 yield _other_count(loop)
                 break
+
+
+def _find_uneven_shares(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
+    """Loops over a share cut by hand, which may have one item more on the first ranks than on the last."""
+    if program.mentions("Join", "MIN", "MAX", "cycle", "repeat") or _tests_the_remainder(program):
+        return
+    for loop in dict.fromkeys(meeting):
+        if not isinstance(loop, ast.For) or any(
+            isinstance(n, ast.Break | ast.Return) for n in ast.walk(loop)
+        ):
+            continue
+        loaders = loaders_of(program, loop)
+        data = [argument(loader, 0, "dataset") for loader in loaders]
+        given = [node for node in data if node is not None] or [iterated(loop.iter)]
+        classes = [program.values.class_of(node) for node in given]
+        if any(samples_by_rank(program, sampler_of(loader)) for loader in loaders) or any(
+            isinstance(n, ast.While) for home in classes if home is not None for n in ast.walk(home)
+        ):
+            continue
+        parts = origins(program, *given, *(home for home in classes if home is not None))
+        cut = next((part for part in parts if _is_uneven(program, part)), None)
+        if cut is not None:
+            line = program.line_at(getattr(cut, "lineno", loop.lineno)).number
+            yield Mistake(
+                loop,
+                f"shares cut by hand (line {line}) may differ by an item: ranks with one more wait for the"
+                " others",
+                "",
+                advice="drop or repeat items first, so that their number is a multiple of the world size",
+                severity=Severity.NOTE,
+            )
+
+
+def _tests_the_remainder(program: Program) -> bool:
+    """Whether the script has a remainder by the world size that is no share: `len(files) % world_size`."""
+    return any(
+        _is_remainder(program, node) and not _is_share(program, program.names.parents.get(node))
+        for node in program.nodes
+    )
+
+
+def _is_remainder(program: Program, node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Mod)
+        and "world_size" in program.values.kinds(node.right)
+    )
+
+
+def _is_share(program: Program, node: ast.AST | None) -> bool:
+    """Whether a test takes every n-th item for a rank: `index % world_size == rank`."""
+    return (
+        isinstance(node, ast.Compare)
+        and _is_remainder(program, node.left)
+        and bool(program.values.kinds(node.comparators[0]) & RANKS)
+    )
+
+
+def _is_uneven(program: Program, part: ast.AST) -> bool:
+    """Whether an expression takes a rank's share whose length depends on the remainder."""
+    if isinstance(part, ast.Compare):
+        return _is_share(program, part)
+    kinds = program.values.kinds
+    start: ast.AST | None = None
+    stride: ast.AST | None = None
+    whole: ast.AST | None = None
+    if isinstance(part, ast.Subscript):
+        whole, cut = part.value, part.slice
+        if isinstance(cut, ast.Slice):
+            start, stride = cut.lower, cut.step
+            if start is not None and stride is None and cut.upper is not None:
+                return _is_rounded_share(program, start, cut.upper)
+        elif kinds(cut) and kinds(cut) <= RANKS and isinstance(whole, ast.Call):
+            name = (program.names.qualify(whole.func) or "").rpartition(".")[2]
+            return name in _UNEVEN_SPLITS
+    elif isinstance(part, ast.Call) and len(part.args) > 1:
+        name = ast.unparse(part.func).rpartition(".")[2]
+        if name == "islice" and len(part.args) > 3 and is_constant(part.args[2], None):
+            whole, start, _, stride = part.args[:4]
+        elif name == "range" and len(part.args) > 2:
+            start, whole, stride = part.args[:3]
+        elif name == "range":
+            return _is_rounded_share(program, *part.args)
+    if start is None or stride is None or not kinds(start) or not kinds(start) <= RANKS:
+        return False
+    if "world_size" not in kinds(stride) or whole is None or kinds(whole) == {"int"}:
+        return False  # a written number of items is one that the ranks can share
+    return not any(_cuts(program, n) for n in origins(program, whole))
+
+
+def _is_rounded_share(program: Program, *bounds: ast.expr) -> bool:
+    """Whether the bounds of a share are computed from the rank and from a length that is rounded up."""
+    terms, left = set[ast.expr](), list(bounds)
+    while left:
+        node = left.pop()
+        if node in terms:
+            continue
+        terms.add(node)
+        if isinstance(node, ast.BinOp):
+            left += [node.left, node.right]
+        elif isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            left += node.args if name in ("int", "min", "ceil", "floor") else []
+        elif isinstance(node, ast.Name | ast.Attribute):
+            left += [b.value for b in program.values.reaching(node) if b.value is not None and not b.path]
+    by_rank = any((kinds := program.values.kinds(term)) and kinds <= RANKS for term in terms)
+    return by_rank and any(_rounds_up(term) for term in terms)
+
+
+def _cuts(program: Program, node: ast.AST) -> bool:
+    """Whether a number is computed by the world size, as one is that cuts a list to a multiple of it."""
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.FloorDiv | ast.Mult)
+        and any("world_size" in program.values.kinds(side) for side in (node.left, node.right))
+    )
+
+
+def _rounds_up(node: ast.AST) -> bool:
+    """Whether a number is rounded up: `math.ceil(n / size)`, `(n + size - 1) // size`, `n // size + 1`."""
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "attr", getattr(node.func, "id", "")) == "ceil"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and is_constant(node.right, 1):
+        return isinstance(node.left, ast.BinOp) and isinstance(node.left.op, ast.FloorDiv)
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.FloorDiv)
+        and isinstance(node.left, ast.BinOp)
+        and isinstance(node.left.op, ast.Sub)
+        and is_constant(node.left.right, 1)
+    )
 
 
 def _depends(program: Program, part: ast.expr) -> bool:
@@ -289,18 +444,27 @@ def _is_of_its_own(program: Program, step: Step) -> bool:
     for guard in step.where.guards:
         if loop not in program.names.ancestors(guard.test):
             continue
-        called = [program.values.function_called(call.func) for call in calls_behind(program, [guard.test])]
-        returned = [
-            node.value for f in called if f for node in program.names.returns.get(f, ()) if node.value
-        ]
-        for part in behind(program, guard.test, *returned):
-            if isinstance(part, ast.Call) and program.names.qualify(part.func) in _CLOCKS:
+        for part in origins(program, guard.test, decided=True):
+            if isinstance(part, ast.Call) and program.names.qualify(part.func) in CLOCKS:
                 return True
-            if isinstance(part, ast.Name) and made & {
-                (b.node, b.path) for b in program.values.reaching(part)
-            }:
+            if isinstance(part, ast.Name | ast.Attribute) and (
+                made & {(b.node, b.path) for b in program.values.reaching(part)}
+                or _is_read_inside(program, part, loop)
+            ):
                 return True
     return False
+
+
+def _is_read_inside(program: Program, node: ast.expr, loop: Loop) -> bool:
+    """Whether a loop within another takes this rank's share of the data from a loader."""
+    over: ast.AST | None = node
+    while isinstance(over, ast.expr):
+        over = program.names.parents.get(over)
+    is_loop = isinstance(over, ast.For | ast.comprehension) and iterated(over.iter) is node
+    if not is_loop or over is loop or loop not in program.names.ancestors(node):
+        return False
+    loaders = [v.node for v in program.values.of(node) if v.kind == "loader"]
+    return any(isinstance(call, ast.Call) and samples_by_rank(program, sampler_of(call)) for call in loaders)
 
 
 def _is_counted_on_one_rank(program: Program, step: Step) -> bool:
@@ -345,7 +509,9 @@ RULE = Rule(
     title="ranks run a loop, or its backward pass, a different number of times",
     why=(
         "In each round the ranks wait for one another. Those that continue wait for those that have left or "
-        "skipped the round, until the watchdog ends the job."
+        "skipped the round, until the watchdog ends the job. Shares cut by hand, such as "
+        "`files[rank::world_size]`, are a note: they differ only where the number of items "
+        "is no multiple of the world size."
     ),
     find=_find,
 )

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import behind
+from gpudiag.lint.origins import origins
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import behind as parts_behind
 from gpudiag.lint.training import (
     iterated,
     loaders_of,
@@ -91,7 +91,7 @@ def _find_scheduled(program: Program) -> Iterator[Mistake]:
         given = argument(call, 0, "metrics")
         if given is None or not plateau or len(plateau) != len(made) or not program.ddp_steps:
             continue
-        parts = list(_computed(program, given))
+        parts = list(origins(program, given))
         names = {ast.unparse(part) for part in parts if isinstance(part, ast.Name)}
         own = any(
             isinstance(binding.node, ast.For)
@@ -114,18 +114,6 @@ def _find_scheduled(program: Program) -> Iterator[Mistake]:
             )
             yield Mistake(call, message, "", advice="all_reduce the figure on all ranks first")
             return
-
-
-def _computed(program: Program, node: ast.expr) -> Iterator[ast.AST]:
-    """The parts of an expression, through names and through what functions of the script return."""
-    left, seen = [node], set()
-    while left:
-        for part in parts_behind(program, left.pop()):
-            yield part
-            function = program.values.function_called(part.func) if isinstance(part, ast.Call) else None
-            if function is not None and function not in seen:
-                seen.add(function)
-                left += [r.value for r in program.names.returns.get(function, ()) if r.value is not None]
 
 
 def _find_prepared(program: Program) -> Iterator[Mistake]:

@@ -5,10 +5,11 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
+from gpudiag.lint.origins import calls_behind
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import calls_behind, root_name, without_gradients, wrappings
+from gpudiag.lint.training import root_name, without_gradients, wrappings
 from gpudiag.model.lint import Severity
 
 _WRAPPED = frozenset({"ddp", "engine", "prepared"})

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_replaced
+from gpudiag.lint.origins import calls_behind
 from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.ranks import is_stand_in
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.training import calls_behind
 from gpudiag.lint.vocabulary import DDP_CLASSES, INIT, SAMPLER
 
 _LAUNCHERS = {"SLURM_PROCID": "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_LOCAL_RANK"}

@@ -5,10 +5,11 @@ import re
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import with_keyword
+from gpudiag.lint.origins import calls_behind
 from gpudiag.lint.program import Mistake, Program, argument, has_star, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import calls_behind, runs_beside
+from gpudiag.lint.training import runs_beside
 from gpudiag.lint.values import RANKS
 from gpudiag.model.lint import Severity
 

@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.corrections import in_front_of, with_replaced
+from gpudiag.lint.origins import calls_behind
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import calls_behind
 from gpudiag.lint.vocabulary import INIT
 
 _CHOSEN_BY = tuple(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpudiag.lint.corrections import moved, out_of
-from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
@@ -46,8 +46,8 @@ def _find(program: Program) -> Iterator[Mistake]:
             place,
             "let every rank call it; only the writing of a file is for one",
         )
-        # Accelerate's configuration, which is no part of the script, decides whether the model is sharded.
-        is_shown = not what.startswith("accelerator.")
+        # A configuration, which may be no part of the script, decides whether the model is sharded.
+        is_shown = not what.startswith("accelerator.") and (what != "save_model" or _is_sharded(program))
         yield found if is_shown else replace(found, severity=Severity.NOTE)
 
 
@@ -60,6 +60,9 @@ def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
         for step in program.methods.get(name, []):
             if program.values.kinds(step.receiver) == {"engine"}:
                 yield f"the engine's {name}", step
+    if program.owner == "Hugging Face's Trainer" and program.mentions(r"\w*(?:fsdp|FSDP|deepspeed|zero3)\w*"):
+        for step in program.methods.get("save_model", []):
+            yield "save_model", step
     for name in _CHECKPOINT:
         for step in program.calls(name):
             yield name.rsplit(".", 1)[1], step
@@ -77,6 +80,16 @@ def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
     if sharded:
         for step in program.methods.get("full_tensor", []):
             yield "full_tensor()", step
+
+
+def _is_sharded(program: Program) -> bool:
+    """Whether the script itself gives the Trainer's arguments a way to shard the model."""
+    return any(
+        isinstance(given, ast.Dict) or (isinstance(given, ast.Constant) and given.value)
+        for name, step in program.calls_within("transformers")
+        if name.endswith("TrainingArguments")
+        for given in (keyword(step.node, "fsdp"), keyword(step.node, "deepspeed"))
+    )
 
 
 RULE = Rule(

@@ -161,8 +161,10 @@ for step in range(100):
 dist.destroy_process_group()
 """
     assert [(f.line, f.code) for f in lint_text(text).findings] == [(25, "lint.loop_by_rank")]
-    everywhere = text.replace("    if rank == 0:\n        if loss > 1:", "    if step:\n        if loss > 1:")
+    everywhere = text.replace("    if rank == 0:\n        if loss > 1:", "    if step:\n        if step > 1:")
     assert lint_text(everywhere).findings == ()
+    each = text.replace("    if rank == 0:\n", "    if step:\n")  # counts its own losses
+    assert [(f.line, f.code) for f in lint_text(each).findings] == [(25, "lint.loop_by_rank")]
     sent = text.replace(
         "    if patience > 3:", "    dist.broadcast(torch.tensor(patience), 0)\n    if patience > 3:"
     )
