@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 from gpudiag.linux.interfaces import list_addresses
 from gpudiag.model.published import (
@@ -45,9 +46,19 @@ def read_interfaces() -> tuple[OwnInterface, ...]:
     for one in list_addresses():
         found.setdefault((one.interface_index, one.interface), []).append(f"{one.address}/{one.prefix}")
     return tuple(
-        OwnInterface(name, ipaddress.ip_interface(addresses[0]).is_loopback, tuple(addresses))
+        OwnInterface(
+            name, ipaddress.ip_interface(addresses[0]).is_loopback, tuple(addresses), _read_hardware(name)
+        )
         for (_, name), addresses in sorted(found.items())
     )
+
+
+def _read_hardware(name: str) -> str:
+    try:
+        text = Path(f"/sys/class/net/{name}/address").read_text().strip()
+    except OSError:
+        return ""
+    return "" if set(text) <= set("0:") else text  # of loopback, and of tunnels
 
 
 def look_up(name: str) -> tuple[str, ...] | None:

@@ -1,5 +1,6 @@
 """What ranks need of this machine's network: its loopback interface, and an address for the rendezvous."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -93,6 +94,19 @@ def is_own_address(name: str) -> bool:
                 continue
             return True
     return False
+
+
+def address_towards(host: str, port: int) -> str:
+    """The address of this machine from which its kernel would connect there, without a packet.
+
+    It is empty where there is no way.
+    """
+    with contextlib.suppress(OSError):
+        for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(place)
+                return str(probe.getsockname()[0])
+    return ""
 
 
 def _why_unknown(name: str, seconds: float) -> str | None:

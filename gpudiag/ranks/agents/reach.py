@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.agents.own_addresses import NOTICE_SECONDS, is_own_address
+from gpudiag.ranks.agents.addresses import read_interfaces
+from gpudiag.ranks.agents.own_addresses import NOTICE_SECONDS, address_towards, is_own_address
 from gpudiag.ranks.agents.store_notes import StoreNotes
 from gpudiag.ranks.agents.survey import may_send_to
 from gpudiag.ranks.diagnosis.firewalls import OnlyOpenPort
@@ -356,7 +357,7 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
         with answer:
             return _identify(answer, named, address, meeting, place)
     if answer in _NO_ROUTE:
-        words = f"there is no route from this machine to {named}: {os.strerror(answer)}"
+        words = f"there is no route from this machine to {named}: {os.strerror(answer)}{_odd_way(address)}"
         if may_send_to(address):  # an ICMP message came back
             words = (
                 f"port {meeting.port} of {named} is prohibited by a firewall, or it is unreachable behind a"
@@ -374,7 +375,22 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
         where = f"{named} is {socket.gethostname()} itself" if own else f"{named} is up"
         words = f"{where}, and nothing listens on port {meeting.port}{_describe_closed(meeting, tried)}"
         return Reach(Obstacle.REFUSED, words, place, None if own else meeting.name)
-    return Reach(Obstacle.NO_ANSWER, f"{named} does not answer on port {meeting.port}", place)
+    words = f"{named} does not answer on port {meeting.port}{_odd_way(address)}"
+    return Reach(Obstacle.NO_ANSWER, words, place)
+
+
+def _odd_way(address: str) -> str:
+    """By which interface this machine sends there, where another one of it is in that network, too."""
+    try:
+        interfaces = [one for one in read_interfaces() if not one.loopback]
+    except OSError:
+        return ""
+    source = address_towards(address, 9)
+    taken = next((one for one in interfaces if source in one.plain_addresses()), None)
+    others = [one for one in interfaces if one is not taken and one.is_in_network(address)]
+    if taken is None or not others:
+        return ""
+    return f"; this machine sends there by {taken}, and {others[0]} is in that network, too"
 
 
 def _describe_closed(meeting: Meeting, tried: Sequence[int | None]) -> str:
@@ -512,19 +528,29 @@ def _connect(address: str, port: int, seconds: float = _CONNECT_SECONDS) -> sock
         return error.errno or errno.ETIMEDOUT
 
 
+# Of each name the look-up that has not ended, and what the last one brought.
+_running: dict[str, threading.Thread] = {}
+_replies: dict[str, Sequence[str] | str] = {}
+
+
 def _look_up(name: str) -> Sequence[str] | str:
-    """The addresses of the name, or why it has none; empty where the resolver takes too long."""
-    found: list[Sequence[str] | str] = []
+    """The addresses of the name, or why it has none; empty where the resolver has not replied yet.
+
+    A look-up that takes longer than 2 s goes on, and the next call gets its reply: an error may take half a
+    minute.
+    """
 
     def look_up() -> None:
         try:
             entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except OSError as error:
-            found.append(error.strerror or str(error))
+            _replies[name] = error.strerror or str(error)
         else:
-            found.append(tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)))
+            _replies[name] = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
-    thread = threading.Thread(target=look_up, daemon=True)  # a resolver may hang, and is left behind then
-    thread.start()
+    thread = _running.get(name)
+    if thread is None or not thread.is_alive():
+        thread = _running[name] = threading.Thread(target=look_up, daemon=True)
+        thread.start()
     thread.join(_LOOK_UP_SECONDS)
-    return found[0] if found else ()
+    return _replies.get(name, ())

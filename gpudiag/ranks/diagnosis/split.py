@@ -4,7 +4,7 @@ The leader's agent holds for its own ranks and for the strays that it found: one
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from gpudiag.model.evidence import Evidence
@@ -99,6 +99,8 @@ def find_kept_away(waiting: Sequence[Looker], at_seconds: float) -> tuple[Incide
 
 
 def _is_settled(met: Met, strays: Sequence[Looker]) -> bool:
+    if any(_is_looking_up(met, one) and not one.obstacle for one in strays):
+        return False
     newest = min(one.seconds for one in strays)
     if not all(one.joined for one in strays):
         cut = all(one.joined or one.obstacle in _CUTS for one in strays)
@@ -109,6 +111,11 @@ def _is_settled(met: Met, strays: Sequence[Looker]) -> bool:
     sizes = any(one.world_size != met.leader.world_size and not one.trouble for one in strays)
     split_evenly = sizes and len(met.hosts) == len(strays)
     return newest >= (SETTLE_SECONDS if complete and not split_evenly else UNSETTLED_SECONDS)
+
+
+def _is_looking_up(met: Met, one: Looker) -> bool:
+    """Whether it looks for the name that the leader looks for, and knows no address of it."""
+    return bool(one.port) and one.place == met.leader.place and not one.addresses
 
 
 def _find_troubles(strays: Sequence[Looker], at_seconds: float) -> list[Incident]:
@@ -156,6 +163,10 @@ def _describe_place(met: Met, group: Sequence[Looker], at_seconds: float) -> Inc
     first, leader = group[0], met.leader
     if first.place == leader.place and not first.joined and set(first.addresses) & met.own_addresses:
         return _unreached(first, at_seconds)
+    if _is_looking_up(met, first):
+        name = first.place.rpartition(":")[0]
+        found = first.found or f"the resolver of {first.host} has not replied for {name}"
+        return _unreached(replace(first, obstacle=first.obstacle or "no_address", found=found), at_seconds)
     members = [(one.rank, one.host) for one in group]
     is_theirs_rank_0s = bool(set(first.addresses) & met.own_addresses)
     is_ours_rank_0s = bool(set(leader.addresses) & met.own_addresses)

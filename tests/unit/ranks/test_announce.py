@@ -25,7 +25,7 @@ LEADER = replace(CARD, key="run 2", rank=0, host="a0", place="127.0.0.1:29500", 
 @pytest.fixture(autouse=True)
 def _at_once_and_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announce, "ANNOUNCE_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(announce, "_networks", lambda: iter(("127.0.0.1",)))
+    monkeypatch.setattr(announce, "_networks", lambda: iter((("127.0.0.1", ()),)))
     monkeypatch.setattr(announce, "read_neighbours", lambda: ())
 
 
