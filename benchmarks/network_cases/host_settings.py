@@ -204,7 +204,7 @@ CASES = (
     blamed(
         "host: its resolver is silent",
         _resolver(2, None),
-        ("machine1 has no address", "rendezvous.wrong_address"),
+        ("machine1", "rendezvous.wrong_address"),
         3,
         flags=_SOON,
     ),

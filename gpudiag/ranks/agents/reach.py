@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.agents.addresses import read_interfaces
-from gpudiag.ranks.agents.own_addresses import NOTICE_SECONDS, address_towards, is_own_address
+from gpudiag.ranks.agents.addresses import find_odd_way
+from gpudiag.ranks.agents.own_addresses import NOTICE_SECONDS, is_own_address, look_up_in_time
 from gpudiag.ranks.agents.store_notes import StoreNotes
 from gpudiag.ranks.agents.survey import may_send_to
 from gpudiag.ranks.diagnosis.firewalls import OnlyOpenPort
@@ -25,7 +25,6 @@ from gpudiag.ranks.stages import RENDEZVOUS
 
 _CONNECT_SECONDS = 1.0
 _REPLY_SECONDS = 0.5
-_LOOK_UP_SECONDS = 2.0
 _MOST_ADDRESSES = 3
 _MOST_AGENT_PORTS = 2  # rank 0's agent takes the first that is free
 _LOOK_AFTER_SECONDS = 0.2
@@ -109,7 +108,7 @@ def look_at(meeting: Meeting) -> Reach | None:
     Takes some seconds at most: one for each port that does not answer.
     """
     place = f"{meeting.name}:{meeting.port}"
-    found = _look_up(meeting.name)
+    found = look_up_in_time(meeting.name)
     if isinstance(found, str):
         return Reach(Obstacle.NO_ADDRESS, f"{meeting.name} has no address on this machine: {found}", place)
     if not found:  # the resolver takes its time
@@ -131,7 +130,7 @@ def look_for_silent_address(meeting: Meeting) -> Reach | None:
     It is None where there is none. torch tries IPv6 before IPv4, and goes on to the next address only where
     it learns that there is no way to the one before. Takes up to 5 s.
     """
-    found = _look_up(meeting.name)
+    found = look_up_in_time(meeting.name)
     if isinstance(found, str):
         return None
     in_order = sorted(found[:_MOST_ADDRESSES], key=lambda address: ":" not in address)
@@ -162,7 +161,7 @@ def look_for_other_server(meeting: Meeting) -> Reach | None:
     listens there; agents try on. Where that server resets the connection torch tries again, and comes past it
     within seconds.
     """
-    found = _look_up(meeting.name)
+    found = look_up_in_time(meeting.name)
     if isinstance(found, str) or len(found) < 2:
         return None
     place = f"{meeting.name}:{meeting.port}"
@@ -380,17 +379,10 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
 
 
 def _odd_way(address: str) -> str:
-    """By which interface this machine sends there, where another one of it is in that network, too."""
-    try:
-        interfaces = [one for one in read_interfaces() if not one.loopback]
-    except OSError:
+    found = find_odd_way(address)
+    if found is None:
         return ""
-    source = address_towards(address, 9)
-    taken = next((one for one in interfaces if source in one.plain_addresses()), None)
-    others = [one for one in interfaces if one is not taken and one.is_in_network(address)]
-    if taken is None or not others:
-        return ""
-    return f"; this machine sends there by {taken}, and {others[0]} is in that network, too"
+    return f"; this machine sends there by {found[0]}, and {found[1]} is in that network, too"
 
 
 def _describe_closed(meeting: Meeting, tried: Sequence[int | None]) -> str:
@@ -526,31 +518,3 @@ def _connect(address: str, port: int, seconds: float = _CONNECT_SECONDS) -> sock
         return errno.ETIMEDOUT
     except OSError as error:
         return error.errno or errno.ETIMEDOUT
-
-
-# Of each name the look-up that has not ended, and what the last one brought.
-_running: dict[str, threading.Thread] = {}
-_replies: dict[str, Sequence[str] | str] = {}
-
-
-def _look_up(name: str) -> Sequence[str] | str:
-    """The addresses of the name, or why it has none; empty where the resolver has not replied yet.
-
-    A look-up that takes longer than 2 s goes on, and the next call gets its reply: an error may take half a
-    minute.
-    """
-
-    def look_up() -> None:
-        try:
-            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except OSError as error:
-            _replies[name] = error.strerror or str(error)
-        else:
-            _replies[name] = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
-
-    thread = _running.get(name)
-    if thread is None or not thread.is_alive():
-        thread = _running[name] = threading.Thread(target=look_up, daemon=True)
-        thread.start()
-    thread.join(_LOOK_UP_SECONDS)
-    return _replies.get(name, ())

@@ -53,6 +53,10 @@ class Looker:
     relation: Relation = Relation.CERTAIN
     joined: bool = True  # a link reaches it; else its announcements alone are received
     seconds: float = 0.0  # since it was found
+    address: str = ""  # its own, where a host of the leader's has that, too
+    shares_with: str = ""  # that host
+    sent_by: str = ""  # the interface by which the leader's host sends there, and the one that should
+    known_by: str = ""
 
     @property
     def port(self) -> str:
@@ -162,7 +166,7 @@ def _find_sizes(met: Met, strays: Sequence[Looker], at_seconds: float) -> list[I
 def _describe_place(met: Met, group: Sequence[Looker], at_seconds: float) -> Incident:
     first, leader = group[0], met.leader
     if first.place == leader.place and not first.joined and set(first.addresses) & met.own_addresses:
-        return _unreached(first, at_seconds)
+        return _conflict(met, first, at_seconds) or _unreached(first, at_seconds)
     if _is_looking_up(met, first):
         name = first.place.rpartition(":")[0]
         found = first.found or f"the resolver of {first.host} has not replied for {name}"
@@ -201,6 +205,21 @@ def _describe_place(met: Met, group: Sequence[Looker], at_seconds: float) -> Inc
         *reached,
     )
     return Incident(IncidentKind.SPLIT, first.rank, first.host, RENDEZVOUS, at_seconds, facts)
+
+
+def _conflict(met: Met, one: Looker, at_seconds: float) -> Incident | None:
+    """That a host has the address of another one, or that the leader's sends to it by a wrong interface."""
+    source = "the interfaces and routes of the hosts"
+    if one.shares_with:
+        rank, host, other = one.rank, one.host, one.shares_with
+        facts = [("shared_address", one.address)]
+    elif one.sent_by:
+        rank, host, other = met.leader.rank, met.leader.host, one.host
+        facts = [("sends_by", one.sent_by), ("known_by", one.known_by)]
+    else:
+        return None
+    evidence = tuple(Evidence(name, value, source=source) for name, value in (*facts, ("with", other)))
+    return Incident(IncidentKind.CONFLICTING, rank, host, RENDEZVOUS, at_seconds, evidence)
 
 
 def _unreached(one: Looker, at_seconds: float) -> Incident:
