@@ -56,10 +56,6 @@ def _jumbo_at_switch(machines: Sequence[Machine]) -> None:
         _at_switch(rank, "mtu", "9000")(machines)
 
 
-def _same_mac(*ranks: int) -> Arrange:
-    return arranged(*(_do(rank, "ip link set eth0 address 02:00:00:00:00:77") for rank in ranks))
-
-
 def _address(rank: int, *addresses: str) -> Act:
     """That rank's machine has these addresses in place of its own."""
     return _do(rank, "ip addr flush dev eth0", *(f"ip addr add {one} dev eth0" for one in addresses))
@@ -163,25 +159,6 @@ CASES = (
         flags=_SOON,
     ),
     blamed(
-        "host: another one's address alone",
-        arranged(_address(2, "198.18.77.4/24")),
-        ("machine3", "machine4", "198.18.77.4"),
-        flags=_SOON,
-    ),
-    blamed(
-        "host: another one's hardware address",
-        _same_mac(2, 3),
-        (_CONFLICT, "machine3", "02:00:00:00:00:77"),
-        4,
-        flags=_SOON,
-    ),
-    blamed(
-        "host: rank 0's hardware address",
-        _same_mac(0, 1),
-        ("machine1", "machine2", "02:00:00:00:00:77"),
-        flags=_SOON,
-    ),
-    blamed(
         "host: an old entry of its neighbour",
         arranged(_do(1, "ip neigh replace 198.18.77.4 lladdr 02:00:00:00:00:99 dev eth0 nud permanent")),
         ("machine2 and machine4 do not reach each other",),
@@ -228,6 +205,52 @@ CASES = (
         ("machine1", "no answer"),
         1,
         flags=_SOON,
+    ),
+    blamed(
+        "host: rank 0's netmask leaves out everybody",
+        arranged(_address(0, "198.18.77.1/31")),
+        ("no answer",),
+        1,
+        flags=_SOON,
+    ),
+    blamed(
+        "host: a container's bridge on rank 0's has the network of all",
+        arranged(_bridge(0, "docker0", "198.18.77.6/29")),
+        ("docker0",),
+        1,
+        flags=_SOON,
+    ),
+    blamed(
+        "host: its routes prohibit another one",
+        arranged(_do(1, "ip route add prohibit 198.18.77.4/32")),
+        ("machine2 and machine4", "prohibited"),
+        2,
+        4,
+        flags=_SOON,
+    ),
+    blamed(
+        "host: what is for rank 0's leaves by an interface that leads nowhere",
+        arranged(_interface(2, "eth1", "10.9.0.3/24"), _do(2, "ip route add 198.18.77.1/32 dev eth1")),
+        ("eth1", "machine1"),
+        3,
+        flags=_SOON,
+    ),
+    blamed(
+        "host: answers no look for its hardware address",
+        arranged(_do(2, "ip link set eth0 arp off")),
+        ("machine3",),
+        3,
+        flags=_SOON,
+    ),
+    blamed(
+        "host: a pattern for gloo's interface",
+        {3: Start(variables={"GLOO_SOCKET_IFNAME": "eth*"})},
+        ("GLOO_SOCKET_IFNAME=eth*", "right is eth0, 198.18.77.4"),
+        4,
+    ),
+    Case(
+        "host: healthy: two interfaces in one network",
+        arrange=arranged(_interface(2, "eth1", "198.18.77.103/24", joined=True)),
     ),
     Case("host: healthy: two hosts with one name", starts={1: _called("node"), 2: _called("node")}),
     Case("host: healthy: its resolver takes 3 s", arrange=_resolver(2, 3.0)),

@@ -169,7 +169,11 @@ class Strays:
         if shares_with:
             return replace(looker, address=address, shares_with=shares_with)
         way = find_odd_way(address) if address else None
-        return looker if way is None else replace(looker, sent_by=str(way[0]), known_by=str(way[1]))
+        if way is None:
+            return looker
+        # Two interfaces in one network are no fault where it answers by the one that the agent connects to.
+        taken, known_by = (set(card.addresses).intersection(one.plain_addresses()) for one in way)
+        return looker if taken or not known_by else replace(looker, sent_by=str(way[0]), known_by=str(way[1]))
 
     def met(self) -> Met:
         """The ranks that have met this one."""
