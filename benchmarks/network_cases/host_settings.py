@@ -236,13 +236,6 @@ CASES = (
         flags=_SOON,
     ),
     blamed(
-        "host: answers no look for its hardware address",
-        arranged(_do(2, "ip link set eth0 arp off")),
-        ("machine3",),
-        3,
-        flags=_SOON,
-    ),
-    blamed(
         "host: a pattern for gloo's interface",
         {3: Start(variables={"GLOO_SOCKET_IFNAME": "eth*"})},
         ("GLOO_SOCKET_IFNAME=eth*", "right is eth0, 198.18.77.4"),

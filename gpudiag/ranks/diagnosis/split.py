@@ -87,7 +87,7 @@ def find_split(met: Met, strays: Sequence[Looker], at_seconds: float, *, over: b
     rest = [one for one in rest if one.world_size == met.leader.world_size]
     places: dict[tuple[object, ...], list[Looker]] = {}
     for one in sorted(rest, key=lambda each: each.rank):
-        apart = one.host if not one.joined else ""
+        apart = "" if one.joined else one.sent_by or one.host
         places.setdefault((one.place, one.addresses, apart), []).append(one)
     found += [_describe_place(met, group, at_seconds) for group in places.values()]
     return tuple(found)
@@ -166,7 +166,7 @@ def _find_sizes(met: Met, strays: Sequence[Looker], at_seconds: float) -> list[I
 def _describe_place(met: Met, group: Sequence[Looker], at_seconds: float) -> Incident:
     first, leader = group[0], met.leader
     if first.place == leader.place and not first.joined and set(first.addresses) & met.own_addresses:
-        return _conflict(met, first, at_seconds) or _unreached(first, at_seconds)
+        return _conflict(met, group, at_seconds) or _unreached(first, at_seconds)
     if _is_looking_up(met, first):
         name = first.place.rpartition(":")[0]
         found = first.found or f"the resolver of {first.host} has not replied for {name}"
@@ -207,14 +207,15 @@ def _describe_place(met: Met, group: Sequence[Looker], at_seconds: float) -> Inc
     return Incident(IncidentKind.SPLIT, first.rank, first.host, RENDEZVOUS, at_seconds, facts)
 
 
-def _conflict(met: Met, one: Looker, at_seconds: float) -> Incident | None:
-    """That a host has the address of another one, or that the leader's sends to it by a wrong interface."""
-    source = "the interfaces and routes of the hosts"
+def _conflict(met: Met, group: Sequence[Looker], at_seconds: float) -> Incident | None:
+    """That a host has the address of another one, or that the leader's sends to some by a wrong interface."""
+    source, one = "the interfaces and routes of the hosts", group[0]
     if one.shares_with:
         rank, host, other = one.rank, one.host, one.shares_with
         facts = [("shared_address", one.address)]
     elif one.sent_by:
-        rank, host, other = met.leader.rank, met.leader.host, one.host
+        rank, host = met.leader.rank, met.leader.host
+        other = ", ".join(dict.fromkeys(each.host for each in group))
         facts = [("sends_by", one.sent_by), ("known_by", one.known_by)]
     else:
         return None

@@ -78,9 +78,10 @@ def test_what_keeps_an_agent_from_the_leader_is_looked_for_on_the_leader_s_host_
     silent = stray(2, HERE, "10.0.0.1", joined=False, obstacle="no_answer", seconds=4.0)
     (unreached,) = judged(met(1, 3), silent)
     assert (unreached.code, unreached.subject.host) == ("rendezvous.unreachable", "a2")
-    (route,) = judged(met(1, 3), replace(silent, sent_by="tun0 (10.8.0.1/24)", known_by="eth0 (10.0.0.1/24)"))
+    routed = replace(silent, sent_by="tun0 (10.8.0.1/24)", known_by="eth0 (10.0.0.1/24)")
+    (route,) = judged(met(1), routed, replace(routed, rank=3, host="a3"))
     assert (route.code, route.subject.host) == ("network.setup_conflict", "a0")
-    assert "a0 sends what is for a2 by tun0 (10.8.0.1/24)" in route.message
+    assert "a0 sends what is for a2, a3 by tun0 (10.8.0.1/24)" in route.message
     (shared,) = judged(met(1, 3), replace(silent, address="10.0.0.3", shares_with="a3"))
     assert (shared.code, shared.subject.host) == ("network.setup_conflict", "a2")
     assert "on a2 has 10.0.0.3, which is the address of a3" in shared.message
