@@ -85,8 +85,8 @@ SETUP_CONFLICT = FindingKind(
     ),
     basis=Basis(
         reads=(
-            "The addresses and hardware addresses of each host's interfaces, and by which of them its routes"
-            " lead to the hosts that its agent does not reach."
+            "The addresses and hardware addresses of each host's interfaces, and the interface that its routes"
+            " take to the hosts that its agent does not reach."
         ),
         limit=(
             "1.5 s for a connection, twice; only where ranks fail or stand still"

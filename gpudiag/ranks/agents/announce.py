@@ -35,7 +35,7 @@ _MOST_CARDS = 1024
 _MOST_KNOWN = 64
 _MOST_TEXT = 255
 _MOST_ADDRESSES = 32
-# By which interface a datagram goes, and from which address, as sendmsg(2) takes it; empty: as routes say.
+# The interface and the address that a datagram leaves by, for sendmsg(2); empty: those of the routes.
 _Way = tuple[tuple[int, int, bytes], ...]
 _IP_PKTINFO = 8  # of linux/in.h; Python 3.12 has no name for it
 _COMPLETE = 0x2  # ATF_COM of linux/if_arp.h: the kernel has this neighbour's hardware address
