@@ -85,7 +85,7 @@ SETUP_CONFLICT = FindingKind(
     ),
     basis=Basis(
         reads=(
-            "The addresses and hardware addresses of each host's interfaces, and the interface that its routes"
+            "The addresses and hardware addresses of each host's interfaces, and the one that its routes"
             " take to the hosts that its agent does not reach."
         ),
         limit=(
