@@ -321,6 +321,13 @@ CASES = (
         )
         for kind in ("http", "silent")
     ),
+    blamed(
+        "split: a http server has rank 0's port, and rank 1 comes 4 s later than the others",
+        _server(1, "http"),
+        (str(PORT), "another server has port"),
+        starts={0: Start(missing=True), 1: Start(delay_seconds=4)},
+        flags=("--rendezvous-timeout", "30"),
+    ),
     # --- healthy
     Case(
         "split: healthy: a server at the first address of rank 0's name resets connections",

@@ -235,6 +235,7 @@ class IncidentKind(StrEnum):
     LOSSY = "lossy"  # what its host sends to another one is lost now and then, and sent again
     MISNAMED = "misnamed"  # the address that its host gives to the others is none that these could connect to
     FILTERED = "filtered"  # ports of its host are closed to the others, or those of the others to it
+    CONFLICTING = "conflicting"  # its host has another one's address, or sends by a wrong interface to it
     START_FAILED = "start_failed"  # the process that starts ranks could not
     RAISED = "raised"
     STALLED = "stalled"  # everyone is inside the same operation and nothing moves

@@ -25,6 +25,11 @@ class OwnInterface:
     name: str
     loopback: bool
     addresses: tuple[str, ...]
+    hardware: str = ""  # its MAC address; empty where it has none, or where that is not known
+
+    def __str__(self) -> str:
+        """Its name and first address: `eth0 (10.0.0.1/24)`."""
+        return f"{self.name} ({self.addresses[0]})"
 
     @property
     def is_of_link_alone(self) -> bool:
@@ -34,6 +39,11 @@ class OwnInterface:
     def plain_addresses(self) -> tuple[str, ...]:
         """The addresses without the lengths of their networks."""
         return tuple(one.partition("/")[0] for one in self.addresses)
+
+    def is_in_network(self, address: str) -> bool:
+        """Whether the address is one of its networks'."""
+        ip = ipaddress.ip_address(address.partition("%")[0])
+        return any(ip in ipaddress.ip_network(one) for one in self.networks())
 
     def networks(self) -> tuple[str, ...]:
         """The networks of its addresses, as `10.0.0.0/24`."""
@@ -77,7 +87,13 @@ class HostAddresses:
 
     def has(self, address: str) -> bool:
         """Whether one of its interfaces has the address, other than loopback ones."""
-        return any(address in one.plain_addresses() for one in self.interfaces if not one.loopback)
+        return self.interface_of(address) is not None
+
+    def interface_of(self, address: str) -> OwnInterface | None:
+        """The interface, other than loopback ones, that has the address."""
+        return next(
+            (one for one in self.interfaces if address in one.plain_addresses() and not one.loopback), None
+        )
 
     def interface_in(self, network: str) -> tuple[str, str] | None:
         """The name and the address of the first interface in that network; None where it has none."""

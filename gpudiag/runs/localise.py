@@ -38,6 +38,7 @@ _ENDINGS = frozenset(
         IncidentKind.NARROWED,
         IncidentKind.MISNAMED,
         IncidentKind.FILTERED,
+        IncidentKind.CONFLICTING,
         IncidentKind.START_FAILED,
     }
 )

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from gpudiag.model.published import HostAddresses
 from gpudiag.probe.guard import run_guarded
 from gpudiag.ranks.agents.addresses import read_host_addresses
 from gpudiag.ranks.agents.discovery import Address
+from gpudiag.ranks.agents.own_addresses import address_towards
 from gpudiag.ranks.agents.reach import Meeting, Obstacle, Reach, look_at
 
 # The resolver may take 5 s for the host's own name and 2 s for rank 0's; then three addresses get 1 s each.
@@ -61,19 +61,9 @@ def stream_meeting(emit: Callable[[Any], None], pid: int, host: str, port: int, 
             "meeting",
             None if addresses is None else encode(addresses),
             None if reach is None else (reach.obstacle.value, reach.words, reach.place, reach.host),
-            _own_address(host, port) if host else "",
+            address_towards(host, port) if host else "",
         )
     )
-
-
-def _own_address(host: str, port: int) -> str:
-    """The address of this machine from which its kernel would connect there; nothing is sent."""
-    with contextlib.suppress(OSError):
-        for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
-            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect(place)
-                return str(probe.getsockname()[0])
-    return ""
 
 
 def _enter_namespaces(pid: int) -> bool:

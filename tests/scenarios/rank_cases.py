@@ -58,6 +58,7 @@ LOSSY = happened(IncidentKind.LOSSY, "other_side", "a3")
 MISNAMED = happened(IncidentKind.MISNAMED, "own_address", "127.0.1.1", stage="init")
 MISADDRESSED = happened(IncidentKind.MISNAMED, "own_address", "10.9.0.3", stage="init")
 FILTERED = happened(IncidentKind.FILTERED, "closed_to", "a1, a3", stage="init")
+CONFLICTING = happened(IncidentKind.CONFLICTING, "shared_address", "10.9.0.3", stage="init")
 VERSION = happened(IncidentKind.SKEWED, "version_of", "torch", stage="import")
 VARIABLE = happened(IncidentKind.SKEWED, "variable", "NCCL_ALGO", stage="import")
 NO_LOOPBACK = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}lo", stage="init")
@@ -78,6 +79,7 @@ _CASES = (
     ("network.interrupted", OUTAGE, True, CUT_OFF, False),
     ("network.address_not_reached", MISADDRESSED, False, MISNAMED, False),
     ("network.ports_closed", FILTERED, False, CUT_OFF, False),
+    ("network.setup_conflict", CONFLICTING, False, FILTERED, False),
     ("network.path_lossy", LOSSY, True, LATE, True),
     ("rank.silent", SILENT, False, STOPPED, False),
     ("rank.start_failed", START_FAILED, False, DIED, False),

@@ -690,7 +690,7 @@ export interface Incident {
 }
 
 // What can happen to a rank or a link.
-export type IncidentKind = "died" | "stopped" | "silent" | "late" | "mismatched" | "corrupted" | "not_started" | "unreached" | "split" | "cut_off" | "parted" | "narrowed" | "outage" | "lossy" | "misnamed" | "filtered" | "start_failed" | "raised" | "stalled" | "passed" | "ended" | "throttled" | "skewed" | "paused" | "interrupted";
+export type IncidentKind = "died" | "stopped" | "silent" | "late" | "mismatched" | "corrupted" | "not_started" | "unreached" | "split" | "cut_off" | "parted" | "narrowed" | "outage" | "lossy" | "misnamed" | "filtered" | "conflicting" | "start_failed" | "raised" | "stalled" | "passed" | "ended" | "throttled" | "skewed" | "paused" | "interrupted";
 
 // A fault that `--inject` asked for, whether it really happened, and when: seconds since the start.
 export interface InjectedFault extends WithMissing {

@@ -4,7 +4,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from gpudiag.checks.ranks.rendezvous import describe_address, describe_closed, describe_parted
+from gpudiag.checks.ranks.rendezvous import (
+    describe_address,
+    describe_closed,
+    describe_conflict,
+    describe_parted,
+)
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
 from gpudiag.model.measure import (
@@ -325,6 +330,7 @@ NETWORK_MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProx
         IncidentKind.OUTAGE: _outage,
         IncidentKind.MISNAMED: describe_address,
         IncidentKind.FILTERED: describe_closed,
+        IncidentKind.CONFLICTING: describe_conflict,
         IncidentKind.LOSSY: _lossy,
     }
 )

@@ -27,6 +27,7 @@ from gpudiag.checks.ranks.rendezvous import (
     ADDRESS_NOT_REACHED,
     MEETING_FINDINGS,
     PORTS_CLOSED,
+    SETUP_CONFLICT,
     address_remedy,
     closed_remedy,
     kind_of,
@@ -84,6 +85,7 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.OUTAGE: NETWORK_INTERRUPTED,
         IncidentKind.MISNAMED: ADDRESS_NOT_REACHED,
         IncidentKind.FILTERED: PORTS_CLOSED,
+        IncidentKind.CONFLICTING: SETUP_CONFLICT,
         IncidentKind.LOSSY: NETWORK_PATH_LOSSY,
         IncidentKind.START_FAILED: kinds.RANK_START_FAILED,
         IncidentKind.ENDED: kinds.RANK_ENDED_EARLY,
@@ -109,6 +111,7 @@ _OF_THE_HOST = (
     IncidentKind.CUT_OFF,
     IncidentKind.MISNAMED,
     IncidentKind.FILTERED,
+    IncidentKind.CONFLICTING,
 )
 # Incidents of what is between two hosts; and of one host, or of what is between two where there is another
 # side.

@@ -69,7 +69,33 @@ PORTS_CLOSED = FindingKind(
         look_also=("nft list ruleset", "ss -ltn", "network.hosts_parted", "rendezvous.unreachable"),
     ),
 )
-MEETING_FINDINGS = (ADDRESS_NOT_REACHED, PORTS_CLOSED)
+SETUP_CONFLICT = FindingKind(
+    code="network.setup_conflict",
+    outcome=Outcome.FAIL,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.HOST,
+    meaning=(
+        "A host has the address of another one, or sends what is for another one by an interface that does"
+        " not lead there: a container's bridge or a tunnel with the network of the hosts, a route."
+    ),
+    remedy=(
+        "Give each host its own addresses, and containers and tunnels other networks than that of the hosts:"
+        " `ip -brief address`, `ip -brief link`, `ip route get ADDRESS`."
+    ),
+    basis=Basis(
+        reads=(
+            "The addresses and hardware addresses of each host's interfaces, and the one that its routes"
+            " take to the hosts that its agent does not reach."
+        ),
+        limit=(
+            "1.5 s for a connection, twice; only where ranks fail or stand still"
+            " before they are a process group."
+        ),
+        look_also=("ip route get ADDRESS", "ip neighbour", "arping -D", "network.ports_closed"),
+    ),
+)
+MEETING_FINDINGS = (ADDRESS_NOT_REACHED, PORTS_CLOSED, SETUP_CONFLICT)
 
 _NONE = "none"
 # What came back, and what that shows.
@@ -173,6 +199,27 @@ def describe_closed(incident: Incident) -> str:
         return f"{host} opens no connection to {others}{ports} ({how})"
     both = " and opens none to them" if facts.get("direction") == "both" else ""
     return f"{host} accepts no connection of {others}{both}{ports} ({how})"
+
+
+def describe_conflict(incident: Incident) -> str:
+    """What the host has that is another one's, or by which interface it sends, and by which it should."""
+    facts, host, other = incident.facts, incident.host, incident.facts.get("with", "another host")
+    interface = facts.get("own_interface", "an interface")
+    if "shared_address" in facts:
+        return (
+            f"{interface} on {host} has {facts['shared_address']}, which is the address of {other}:"
+            " they do not reach each other"
+        )
+    if "shared_hardware" in facts:
+        return (
+            f"{interface} on {host} has the hardware address {facts['shared_hardware']}, and {other} has the"
+            " same: a switch delivers to only one of them"
+        )
+    sends_by, known_by = facts.get("sends_by", "another interface"), facts.get("known_by", interface)
+    return (
+        f"{host} sends what is for {other} by {sends_by}; the others know it by {known_by}, which is in the"
+        f" network of {other}"
+    )
 
 
 def describe_parted(incident: Incident) -> str:

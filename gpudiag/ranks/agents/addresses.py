@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 from gpudiag.linux.interfaces import list_addresses
 from gpudiag.model.published import (
@@ -14,6 +15,7 @@ from gpudiag.model.published import (
     gloo_addresses,
     nccl_addresses,
 )
+from gpudiag.ranks.agents.own_addresses import address_towards
 
 # A resolver that takes longer is slow, not wrong: then the ranks try it themselves.
 _LOOK_UP_SECONDS = 5.0
@@ -45,9 +47,31 @@ def read_interfaces() -> tuple[OwnInterface, ...]:
     for one in list_addresses():
         found.setdefault((one.interface_index, one.interface), []).append(f"{one.address}/{one.prefix}")
     return tuple(
-        OwnInterface(name, ipaddress.ip_interface(addresses[0]).is_loopback, tuple(addresses))
+        OwnInterface(
+            name, ipaddress.ip_interface(addresses[0]).is_loopback, tuple(addresses), _read_hardware(name)
+        )
         for (_, name), addresses in sorted(found.items())
     )
+
+
+def find_odd_way(address: str) -> tuple[OwnInterface, OwnInterface] | None:
+    """By which interface this host sends there, and another one that is in that network; None without one."""
+    try:
+        interfaces = [one for one in read_interfaces() if not one.loopback]
+    except OSError:
+        return None
+    source = address_towards(address, 9)
+    taken = next((one for one in interfaces if source in one.plain_addresses()), None)
+    other = next((one for one in interfaces if one is not taken and one.is_in_network(address)), None)
+    return None if taken is None or other is None else (taken, other)
+
+
+def _read_hardware(name: str) -> str:
+    try:
+        text = Path(f"/sys/class/net/{name}/address").read_text().strip()
+    except OSError:
+        return ""
+    return "" if set(text) <= set("0:") else text  # of loopback, and of tunnels
 
 
 def look_up(name: str) -> tuple[str, ...] | None:

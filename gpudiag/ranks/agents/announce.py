@@ -8,6 +8,7 @@ import contextlib
 import ipaddress
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ _PORTS_OF_ONE_HOST = ANNOUNCE_PORTS[:4]  # at a host that is only known, and may
 # Ranks that are started together meet sooner.
 ANNOUNCE_AFTER_SECONDS = 1.5
 _PAUSES_SECONDS = (0.5, 0.5, 1.0, 1.0, 2.0, 4.0, 8.0)  # the last one again and again
+_LOOK_UP_SECONDS = 1.0  # what takes longer is announced later
 _TIMES_OF_END, _PAUSE_OF_END_SECONDS = 3, 0.05
 FRESH_SECONDS = 2.5 * _PAUSES_SECONDS[-1]
 _MOST_BYTES = 4096
@@ -33,6 +35,9 @@ _MOST_CARDS = 1024
 _MOST_KNOWN = 64
 _MOST_TEXT = 255
 _MOST_ADDRESSES = 32
+# The interface and the address that a datagram leaves by, for sendmsg(2); empty: those of the routes.
+_Way = tuple[tuple[int, int, bytes], ...]
+_IP_PKTINFO = 8  # of linux/in.h; Python 3.12 has no name for it
 _COMPLETE = 0x2  # ATF_COM of linux/if_arp.h: the kernel has this neighbour's hardware address
 
 
@@ -129,9 +134,10 @@ class Announcer:
 
     def _announce(self, opened: socket.socket) -> None:
         turn, due = 0, 0.0
-        name = self.card.place.rpartition(":")[0].strip("[]")
         self._machine = own_addresses()
-        self._addresses = look_up_addresses(name) if name else ()
+        looking = threading.Thread(target=self._look_up_place, daemon=True)  # a resolver may hang
+        looking.start()
+        looking.join(_LOOK_UP_SECONDS)
         sent = None
         while not self._closed:
             card = self.card
@@ -158,15 +164,19 @@ class Announcer:
 
     def _send_to_all(self, opened: socket.socket) -> None:
         data = _datagram(self.card)
-        for address in _networks():
+        for address, way in _networks():
             for port in ANNOUNCE_PORTS:
-                _send(opened, data, (address, port))
+                _send(opened, data, (address, port), way)
         if self._known is None:
             self._known = ()
-            threading.Thread(target=self._look_up_hosts, daemon=True).start()  # a resolver may hang
+            threading.Thread(target=self._look_up_hosts, daemon=True).start()  # as above
         for address in dict.fromkeys((*self._known, *read_neighbours())):
             for port in _PORTS_OF_ONE_HOST:
                 _send(opened, data, (address, port))
+
+    def _look_up_place(self) -> None:
+        name = self.card.place.rpartition(":")[0].strip("[]")
+        self._addresses = look_up_addresses(name) if name else ()
 
     def _look_up_hosts(self) -> None:
         for name in self._hosts:
@@ -203,15 +213,19 @@ def read_neighbours(path: str = "/proc/net/arp") -> tuple[str, ...]:
     return tuple(row[0] for row in rows if len(row) > 2 and int(row[2], 16) & _COMPLETE)[:_MOST_KNOWN]
 
 
-def _networks() -> Iterator[str]:
-    """Loopback, for agents here, and the broadcast address of each of this machine's networks."""
-    yield "127.0.0.1"
+def _networks() -> Iterator[tuple[str, _Way]]:
+    """Loopback, for agents here, and everybody on the link of each of this machine's addresses.
+
+    To all on the link, and not to its network's broadcast address: a machine with another netmask, or that
+    has no route, is to be found, too.
+    """
+    yield "127.0.0.1", ()
     with contextlib.suppress(OSError):
         for one in list_addresses():
-            if ":" in one.address or one.prefix > 30 or one.address.startswith("127."):
-                continue
-            network = ipaddress.ip_interface(f"{one.address}/{one.prefix}").network
-            yield str(network.broadcast_address)
+            if ":" not in one.address and not one.address.startswith("127."):
+                # in_pktinfo of linux/in.h
+                source = struct.pack("=i4s4x", one.interface_index, socket.inet_aton(one.address))
+                yield "255.255.255.255", ((socket.IPPROTO_IP, _IP_PKTINFO, source),)
 
 
 def _open_socket() -> socket.socket:
@@ -234,9 +248,9 @@ def _datagram(card: Card) -> bytes:
     return json.dumps(encode_message(card)).encode()
 
 
-def _send(opened: socket.socket, data: bytes, address: tuple[str, int]) -> None:
+def _send(opened: socket.socket, data: bytes, address: tuple[str, int], way: _Way = ()) -> None:
     with contextlib.suppress(OSError):  # no such network any more, a filter, or nobody there
-        opened.sendto(data, address)
+        opened.sendmsg([data], way, 0, address)
 
 
 def _receive(opened: socket.socket) -> tuple[Card, tuple[str, int]] | None:

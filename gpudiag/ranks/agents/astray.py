@@ -53,14 +53,18 @@ class Astray:
 
     @property
     def may_be_reported(self) -> bool:
-        """Whether there is a leader that knows this agent, or there was no time yet to find one."""
-        waited = time.monotonic() - (self._began or time.monotonic())
+        """Whether there is a leader that knows this agent, or there was no time yet to find one.
+
+        A lower rank, kept out by the same, would be the leader, and may have been started some seconds later.
+        """
+        now = time.monotonic()
+        waited = now - (self._began or now)
         if self.is_joined or waited < _FIND_SECONDS:
             return True
-        led = any(
-            one.card.leads and is_same_job(self.card, one.card) for one in self._announcer.received_cards()
-        )
-        return led and waited < _REPORT_SECONDS
+        received = [one for one in self._announcer.received_cards() if is_same_job(self.card, one.card)]
+        in_time = {one.card.rank for one in received if now - one.first_at >= _FIND_SECONDS}
+        is_early = not in_time.issuperset(range(1, self.card.rank))
+        return (is_early or any(one.card.leads for one in received)) and waited < _REPORT_SECONDS
 
     def start(self) -> None:
         """Start looking for others."""

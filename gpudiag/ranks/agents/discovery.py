@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from gpudiag.errors import LaunchError
 from gpudiag.linux.proc import children, is_alive, read_environment
 from gpudiag.ranks.agents.link import Link, connect_small
 from gpudiag.ranks.agents.messages import AgentLocation, RunKey
-from gpudiag.ranks.agents.own_addresses import AGENT_PORTS
+from gpudiag.ranks.agents.own_addresses import AGENT_PORTS, look_up_in_time
 from gpudiag.ranks.diagnosis.view import RankView
 
 # --- processes of the same torchrun
@@ -140,10 +140,13 @@ class Discovery:
     def _connect_to_master(self, master: str) -> Link | None:
         """A link to rank 0's agent on that machine; a port without an answer ends the turn."""
         ports = self.candidate_ports()
+        found = look_up_in_time(master)
+        if isinstance(found, str) or not found:
+            return None
         for _ in ports:
             port = ports[self._turn % len(ports)]
             try:
-                link = _connect_there((master, port), self.key)
+                link = _connect_to_one(found, port, self.key)
             except TimeoutError:
                 self._turn += 1
                 return None
@@ -174,6 +177,15 @@ def connect_agent(address: Address, key: str) -> Link | None:
         return _connect_there(address, key)
     except TimeoutError:
         return None
+
+
+def _connect_to_one(addresses: Sequence[str], port: int, key: str) -> Link | None:
+    """A link at the first of these addresses with such an agent. Raises TimeoutError: the last is silent."""
+    for address in addresses[:-1]:
+        link = connect_agent((address, port), key)
+        if link is not None:
+            return link
+    return _connect_there((addresses[-1], port), key)
 
 
 def _connect_there(address: Address, key: str) -> Link | None:

@@ -12,6 +12,7 @@ from gpudiag.ranks.agents.discovery import Address
 from gpudiag.ranks.agents.host_surveys import HostSurveys
 from gpudiag.ranks.agents.store_notes import StoreWatch
 from gpudiag.ranks.diagnosis.addresses import find_wrong_addresses
+from gpudiag.ranks.diagnosis.conflicts import find_conflicts
 from gpudiag.ranks.diagnosis.firewalls import (
     OnlyOpenPort,
     failed_ways,
@@ -163,7 +164,9 @@ class MeetingFaults:
         lasting_master = master_failures(detail).keys() & master.keys()
         if not lasting and not lasting_master:
             return ()
-        return find_closed_ports(_without_healed(survey, detail), detail, first)
+        known = _without_healed(survey, detail)
+        conflicts = find_conflicts(survey, [one for one in failed.items() if one[0] in lasting], first)
+        return conflicts or find_closed_ports(known, detail, first)
 
 
 def _may_be_explained(incident: Incident) -> bool:

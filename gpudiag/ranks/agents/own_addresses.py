@@ -1,10 +1,11 @@
 """What ranks need of this machine's network: its loopback interface, and an address for the rendezvous."""
 
+import contextlib
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpudiag.errors import LaunchError
@@ -23,6 +24,7 @@ NOTICE_SECONDS = 5.0
 _LOOPBACK_FLAG = 0x8  # IFF_LOOPBACK of linux/if.h
 # A resolver that takes longer is slow, not wrong: then the ranks try it themselves.
 _LOOK_UP_SECONDS = 5.0
+_LOOK_SECONDS = 2.0  # for agents, which look again
 _RETRY_SECONDS = 1.0
 _MEANWHILE_SECONDS = 0.2
 # Docker's own resolver, which knows a container's name once that is up.
@@ -93,6 +95,47 @@ def is_own_address(name: str) -> bool:
                 continue
             return True
     return False
+
+
+def address_towards(host: str, port: int) -> str:
+    """The address of this machine from which its kernel would connect there, without a packet.
+
+    It is empty where there is no way.
+    """
+    with contextlib.suppress(OSError):
+        for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(place)
+                return str(probe.getsockname()[0])
+    return ""
+
+
+# Of each name the look-up that has not ended, and what the last one brought.
+_running: dict[str, threading.Thread] = {}
+_replies: dict[str, Sequence[str] | str] = {}
+
+
+def look_up_in_time(name: str) -> Sequence[str] | str:
+    """The addresses of the name, or why it has none; empty where the resolver has not replied yet.
+
+    A look-up that takes longer than 2 s goes on, and the next call gets its reply: an error may take half a
+    minute.
+    """
+
+    def look_up() -> None:
+        try:
+            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            _replies[name] = error.strerror or str(error)
+        else:
+            _replies[name] = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
+
+    thread = _running.get(name)
+    if thread is None or not thread.is_alive():
+        thread = _running[name] = threading.Thread(target=look_up, daemon=True)
+        thread.start()
+    thread.join(_LOOK_SECONDS)
+    return _replies.get(name, ())
 
 
 def _why_unknown(name: str, seconds: float) -> str | None:

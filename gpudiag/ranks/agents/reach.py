@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.agents.own_addresses import NOTICE_SECONDS, is_own_address
+from gpudiag.ranks.agents.addresses import find_odd_way
+from gpudiag.ranks.agents.own_addresses import NOTICE_SECONDS, is_own_address, look_up_in_time
 from gpudiag.ranks.agents.store_notes import StoreNotes
 from gpudiag.ranks.agents.survey import may_send_to
 from gpudiag.ranks.diagnosis.firewalls import OnlyOpenPort
@@ -24,7 +25,6 @@ from gpudiag.ranks.stages import RENDEZVOUS
 
 _CONNECT_SECONDS = 1.0
 _REPLY_SECONDS = 0.5
-_LOOK_UP_SECONDS = 2.0
 _MOST_ADDRESSES = 3
 _MOST_AGENT_PORTS = 2  # rank 0's agent takes the first that is free
 _LOOK_AFTER_SECONDS = 0.2
@@ -108,7 +108,7 @@ def look_at(meeting: Meeting) -> Reach | None:
     Takes some seconds at most: one for each port that does not answer.
     """
     place = f"{meeting.name}:{meeting.port}"
-    found = _look_up(meeting.name)
+    found = look_up_in_time(meeting.name)
     if isinstance(found, str):
         return Reach(Obstacle.NO_ADDRESS, f"{meeting.name} has no address on this machine: {found}", place)
     if not found:  # the resolver takes its time
@@ -130,7 +130,7 @@ def look_for_silent_address(meeting: Meeting) -> Reach | None:
     It is None where there is none. torch tries IPv6 before IPv4, and goes on to the next address only where
     it learns that there is no way to the one before. Takes up to 5 s.
     """
-    found = _look_up(meeting.name)
+    found = look_up_in_time(meeting.name)
     if isinstance(found, str):
         return None
     in_order = sorted(found[:_MOST_ADDRESSES], key=lambda address: ":" not in address)
@@ -161,7 +161,7 @@ def look_for_other_server(meeting: Meeting) -> Reach | None:
     listens there; agents try on. Where that server resets the connection torch tries again, and comes past it
     within seconds.
     """
-    found = _look_up(meeting.name)
+    found = look_up_in_time(meeting.name)
     if isinstance(found, str) or len(found) < 2:
         return None
     place = f"{meeting.name}:{meeting.port}"
@@ -356,7 +356,7 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
         with answer:
             return _identify(answer, named, address, meeting, place)
     if answer in _NO_ROUTE:
-        words = f"there is no route from this machine to {named}: {os.strerror(answer)}"
+        words = f"there is no route from this machine to {named}: {os.strerror(answer)}{_odd_way(address)}"
         if may_send_to(address):  # an ICMP message came back
             words = (
                 f"port {meeting.port} of {named} is prohibited by a firewall, or it is unreachable behind a"
@@ -374,7 +374,15 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
         where = f"{named} is {socket.gethostname()} itself" if own else f"{named} is up"
         words = f"{where}, and nothing listens on port {meeting.port}{_describe_closed(meeting, tried)}"
         return Reach(Obstacle.REFUSED, words, place, None if own else meeting.name)
-    return Reach(Obstacle.NO_ANSWER, f"{named} does not answer on port {meeting.port}", place)
+    words = f"{named} does not answer on port {meeting.port}{_odd_way(address)}"
+    return Reach(Obstacle.NO_ANSWER, words, place)
+
+
+def _odd_way(address: str) -> str:
+    found = find_odd_way(address)
+    if found is None:
+        return ""
+    return f"; this machine sends there by {found[0]}, and {found[1]} is in that network, too"
 
 
 def _describe_closed(meeting: Meeting, tried: Sequence[int | None]) -> str:
@@ -510,21 +518,3 @@ def _connect(address: str, port: int, seconds: float = _CONNECT_SECONDS) -> sock
         return errno.ETIMEDOUT
     except OSError as error:
         return error.errno or errno.ETIMEDOUT
-
-
-def _look_up(name: str) -> Sequence[str] | str:
-    """The addresses of the name, or why it has none; empty where the resolver takes too long."""
-    found: list[Sequence[str] | str] = []
-
-    def look_up() -> None:
-        try:
-            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except OSError as error:
-            found.append(error.strerror or str(error))
-        else:
-            found.append(tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)))
-
-    thread = threading.Thread(target=look_up, daemon=True)  # a resolver may hang, and is left behind then
-    thread.start()
-    thread.join(_LOOK_UP_SECONDS)
-    return found[0] if found else ()

@@ -486,9 +486,9 @@ class RemoteRanks:
         linked = {rank: record.view.host for rank, record in self._records.items() if record.link is not None}
         return {self._own_rank: self._own_host, **linked}
 
-    def _addresses(self) -> frozenset[str]:
-        """The addresses of the other hosts, as their connections show them."""
-        return frozenset(one for record in self._records.values() for one in record.addresses)
+    def _addresses(self) -> dict[str, str]:
+        """The other hosts by their addresses, as their connections show them."""
+        return {one: record.view.host for record in self._records.values() for one in record.addresses}
 
     @property
     def _is_under_way(self) -> bool:

@@ -2,10 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from gpudiag.ranks.agents import messages
+from gpudiag.ranks.agents.addresses import find_odd_way
 from gpudiag.ranks.agents.announce import FRESH_SECONDS, Announcer, ReceivedCard
 from gpudiag.ranks.agents.astray import relation
 from gpudiag.ranks.agents.link import Link, LinkLostError
@@ -34,12 +35,12 @@ class Strays:
         world_size: int,
         announcer: Announcer | None,
         hosts: Callable[[], dict[int, str]],
-        addresses: Callable[[], frozenset[str]],
+        addresses: Callable[[], Mapping[str, str]],
         is_under_way: Callable[[], bool],
     ) -> None:
         """Of the run with that `key`; the `announcer` finds agents that do not find this leader.
 
-        `hosts` are those of the ranks that are here, `addresses` those of other hosts; `is_under_way` is
+        `hosts` are those of the ranks that are here, by `addresses` the other ones; `is_under_way` is
         whether they have begun to measure.
         """
         self._key = key
@@ -135,12 +136,12 @@ class Strays:
         Those who look where a process of this run's ranks looks are of another job.
         """
         now = time.monotonic()
-        known = [(record.card, record.found_at, True) for record in self._records.values()]
-        known += [(received.card, received.first_at, False) for received in self._unreached()]
+        known = [(record.card, record.found_at, "") for record in self._records.values()]
+        known += [(received.card, received.first_at, received.address) for received in self._unreached()]
         of_others = {(one.key, one.place) for one, *_ in known if self._is_here(one) and one.key != self._key}
         return tuple(
-            self.looker(one, now - found_at, joined=joined)
-            for one, found_at, joined in known
+            self._with_conflict(self.looker(one, now - found_at, joined=not address), one, address)
+            for one, found_at, address in known
             if not self._is_here(one) and (one.key, one.place) not in of_others
         )
 
@@ -157,10 +158,22 @@ class Strays:
             found=card.found,
             trouble=card.trouble,
             hint=card.hint,
-            relation=Relation.CERTAIN if own is None else relation(own, self._addresses(), card),
+            relation=Relation.CERTAIN if own is None else relation(own, frozenset(self._addresses()), card),
             joined=joined,
             seconds=seconds,
         )
+
+    def _with_conflict(self, looker: Looker, card: messages.Card, address: str) -> Looker:
+        """The agent, with what keeps from it what is sent to `address`, empty for one with a link."""
+        shares_with = self._addresses().get(address, "") if address in card.machine else ""
+        if shares_with:
+            return replace(looker, address=address, shares_with=shares_with)
+        way = find_odd_way(address) if address else None
+        if way is None:
+            return looker
+        # Two interfaces in one network are no fault where it answers by the one that the agent connects to.
+        taken, known_by = (set(card.addresses).intersection(one.plain_addresses()) for one in way)
+        return looker if taken or not known_by else replace(looker, sent_by=str(way[0]), known_by=str(way[1]))
 
     def met(self) -> Met:
         """The ranks that have met this one."""

@@ -6,11 +6,13 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
 from gpudiag.ranks.agents.link import Link
 from gpudiag.ranks.agents.messages import RunKey, SurveyRequest, SurveyRow
+from gpudiag.ranks.agents.own_addresses import address_towards
 from gpudiag.ranks.diagnosis.survey import Answer, Purpose, Target, Try
 
 # The kernel repeats an unanswered SYN after 1 s (RFC 6298): one lost segment is no silence.
@@ -87,7 +89,10 @@ class Surveyor:
         except OSError as error:
             return Try(target, Answer.NO_ADDRESS, words=error.strerror or str(error))
         tries = [self._try_address(target, entry[0], entry[4]) for entry in entries[:2]]
-        return min(tries, key=lambda one: not one.answer.is_open)
+        best = min(tries, key=lambda one: not one.answer.is_open)
+        if target.purpose is not Purpose.AGENT or best.answer.is_open:
+            return best
+        return replace(best, sent_from=address_towards(target.address, target.port))
 
     def _try_address(self, target: Target, family: int, place: tuple[object, ...]) -> Try:
         address = str(place[0])

@@ -4,7 +4,7 @@ The leader's agent holds for its own ranks and for the strays that it found: one
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from gpudiag.model.evidence import Evidence
@@ -53,6 +53,10 @@ class Looker:
     relation: Relation = Relation.CERTAIN
     joined: bool = True  # a link reaches it; else its announcements alone are received
     seconds: float = 0.0  # since it was found
+    address: str = ""  # its own, where a host of the leader's has that, too
+    shares_with: str = ""  # that host
+    sent_by: str = ""  # the interface by which the leader's host sends there, and the one that should
+    known_by: str = ""
 
     @property
     def port(self) -> str:
@@ -83,7 +87,7 @@ def find_split(met: Met, strays: Sequence[Looker], at_seconds: float, *, over: b
     rest = [one for one in rest if one.world_size == met.leader.world_size]
     places: dict[tuple[object, ...], list[Looker]] = {}
     for one in sorted(rest, key=lambda each: each.rank):
-        apart = one.host if not one.joined else ""
+        apart = "" if one.joined else one.sent_by or one.host
         places.setdefault((one.place, one.addresses, apart), []).append(one)
     found += [_describe_place(met, group, at_seconds) for group in places.values()]
     return tuple(found)
@@ -99,6 +103,8 @@ def find_kept_away(waiting: Sequence[Looker], at_seconds: float) -> tuple[Incide
 
 
 def _is_settled(met: Met, strays: Sequence[Looker]) -> bool:
+    if any(_is_looking_up(met, one) and not one.obstacle for one in strays):
+        return False
     newest = min(one.seconds for one in strays)
     if not all(one.joined for one in strays):
         cut = all(one.joined or one.obstacle in _CUTS for one in strays)
@@ -109,6 +115,11 @@ def _is_settled(met: Met, strays: Sequence[Looker]) -> bool:
     sizes = any(one.world_size != met.leader.world_size and not one.trouble for one in strays)
     split_evenly = sizes and len(met.hosts) == len(strays)
     return newest >= (SETTLE_SECONDS if complete and not split_evenly else UNSETTLED_SECONDS)
+
+
+def _is_looking_up(met: Met, one: Looker) -> bool:
+    """Whether it looks for the name that the leader looks for, and knows no address of it."""
+    return bool(one.port) and one.place == met.leader.place and not one.addresses
 
 
 def _find_troubles(strays: Sequence[Looker], at_seconds: float) -> list[Incident]:
@@ -155,7 +166,11 @@ def _find_sizes(met: Met, strays: Sequence[Looker], at_seconds: float) -> list[I
 def _describe_place(met: Met, group: Sequence[Looker], at_seconds: float) -> Incident:
     first, leader = group[0], met.leader
     if first.place == leader.place and not first.joined and set(first.addresses) & met.own_addresses:
-        return _unreached(first, at_seconds)
+        return _conflict(met, group, at_seconds) or _unreached(first, at_seconds)
+    if _is_looking_up(met, first):
+        name = first.place.rpartition(":")[0]
+        found = first.found or f"the resolver of {first.host} has not replied for {name}"
+        return _unreached(replace(first, obstacle=first.obstacle or "no_address", found=found), at_seconds)
     members = [(one.rank, one.host) for one in group]
     is_theirs_rank_0s = bool(set(first.addresses) & met.own_addresses)
     is_ours_rank_0s = bool(set(leader.addresses) & met.own_addresses)
@@ -190,6 +205,22 @@ def _describe_place(met: Met, group: Sequence[Looker], at_seconds: float) -> Inc
         *reached,
     )
     return Incident(IncidentKind.SPLIT, first.rank, first.host, RENDEZVOUS, at_seconds, facts)
+
+
+def _conflict(met: Met, group: Sequence[Looker], at_seconds: float) -> Incident | None:
+    """That a host has the address of another one, or that the leader's sends to some by a wrong interface."""
+    source, one = "the interfaces and routes of the hosts", group[0]
+    if one.shares_with:
+        rank, host, other = one.rank, one.host, one.shares_with
+        facts = [("shared_address", one.address)]
+    elif one.sent_by:
+        rank, host = met.leader.rank, met.leader.host
+        other = ", ".join(dict.fromkeys(each.host for each in group))
+        facts = [("sends_by", one.sent_by), ("known_by", one.known_by)]
+    else:
+        return None
+    evidence = tuple(Evidence(name, value, source=source) for name, value in (*facts, ("with", other)))
+    return Incident(IncidentKind.CONFLICTING, rank, host, RENDEZVOUS, at_seconds, evidence)
 
 
 def _unreached(one: Looker, at_seconds: float) -> Incident:

@@ -61,6 +61,7 @@ class Try:
     answer: Answer
     address: str = ""
     words: str = ""
+    sent_from: str = ""  # the host's own address on the way there, by its routes; of agents' ports alone
 
 
 @dataclass(frozen=True, slots=True)

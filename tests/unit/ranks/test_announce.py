@@ -25,7 +25,7 @@ LEADER = replace(CARD, key="run 2", rank=0, host="a0", place="127.0.0.1:29500", 
 @pytest.fixture(autouse=True)
 def _at_once_and_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announce, "ANNOUNCE_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(announce, "_networks", lambda: iter(("127.0.0.1",)))
+    monkeypatch.setattr(announce, "_networks", lambda: iter((("127.0.0.1", ()),)))
     monkeypatch.setattr(announce, "read_neighbours", lambda: ())
 
 
@@ -153,6 +153,16 @@ def test_those_that_all_miss_rank_0_find_the_lowest_of_them() -> None:
     assert astray.leader() is None
     assert hears(CARD, replace(first, leads=True), "10.0.0.2").leader() == 1
     assert hears(first, CARD, "10.0.0.3").addresses() == {}
+
+
+def test_one_that_is_kept_out_waits_for_lower_ranks_that_were_started_later() -> None:
+    first = replace(CARD, rank=1, host="a1")
+    for own, later, waits in ((CARD, first, True), (first, CARD, False)):
+        astray = hears(own, later, "10.0.0.2")
+        astray._began = time.monotonic() - 5
+        assert astray.may_be_reported is waits
+        astray._began = time.monotonic() - 15
+        assert not astray.may_be_reported
 
 
 def test_a_follower_relays_the_leader_s_card_to_those_of_its_run_and_announces_nothing() -> None:

@@ -101,11 +101,11 @@ def test_torch_waits_for_a_first_address_that_does_not_answer(
     def connect(address: str, *_: object) -> int:
         return next(answers) if ":" in address else errno.ECONNREFUSED
 
-    monkeypatch.setattr(reach, "_look_up", lambda _: ("127.0.0.1", "fd00::9"))
+    monkeypatch.setattr(reach, "look_up_in_time", lambda _: ("127.0.0.1", "fd00::9"))
     monkeypatch.setattr(reach, "_connect", connect)
     found = look_for_silent_address(PLACE)
     assert (found is not None) == is_obstacle
-    monkeypatch.setattr(reach, "_look_up", lambda _: ("fd00::9",))
+    monkeypatch.setattr(reach, "look_up_in_time", lambda _: ("fd00::9",))
     assert look_for_silent_address(PLACE) is None
 
 

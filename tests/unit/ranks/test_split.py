@@ -64,6 +64,29 @@ def test_a_name_that_one_host_looks_up_otherwise_is_told_with_both_addresses() -
     assert found.message == "rank 3 on a3 uses a0:29500 at 10.0.0.2, the others a0:29500 at 10.0.0.1"
 
 
+def test_a_host_whose_resolver_has_not_replied_is_not_taken_for_one_that_looks_elsewhere() -> None:
+    looking = stray(2, HERE, addresses=(), seconds=9.0)
+    assert judged(met(1, 3), looking) == []
+    (found,) = judged(met(1, 3), looking, over=True)
+    assert (found.code, found.subject.host) == ("rendezvous.wrong_address", "a2")
+    assert found.message == "rank 2 cannot reach rank 0: the resolver of a2 has not replied for a0"
+    (known,) = judged(met(1, 3), replace(looking, obstacle="no_address", found="a0 has no address there"))
+    assert known.message == "rank 2 cannot reach rank 0: a0 has no address there"
+
+
+def test_what_keeps_an_agent_from_the_leader_is_looked_for_on_the_leader_s_host_too() -> None:
+    silent = stray(2, HERE, "10.0.0.1", joined=False, obstacle="no_answer", seconds=4.0)
+    (unreached,) = judged(met(1, 3), silent)
+    assert (unreached.code, unreached.subject.host) == ("rendezvous.unreachable", "a2")
+    routed = replace(silent, sent_by="tun0 (10.8.0.1/24)", known_by="eth0 (10.0.0.1/24)")
+    (route,) = judged(met(1), routed, replace(routed, rank=3, host="a3"))
+    assert (route.code, route.subject.host) == ("network.setup_conflict", "a0")
+    assert "a0 sends what is for a2, a3 by tun0 (10.8.0.1/24)" in route.message
+    (shared,) = judged(met(1, 3), replace(silent, address="10.0.0.3", shares_with="a3"))
+    assert (shared.code, shared.subject.host) == ("network.setup_conflict", "a2")
+    assert "on a2 has 10.0.0.3, which is the address of a3" in shared.message
+
+
 def test_where_all_look_at_a_machine_that_is_not_rank_0_s_it_is_the_address_that_is_wrong() -> None:
     leader = replace(LEADER, place="a3:29500", addresses=("10.0.0.4",))
     (found,) = judged(met(leader=leader), *(stray(rank, found="nobody listens") for rank in (1, 2, 3)))

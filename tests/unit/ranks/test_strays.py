@@ -183,7 +183,7 @@ def _is_gone(link: Link) -> bool:
 def test_a_process_that_cannot_start_ends_with_the_report_of_the_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in (("ANNOUNCE_AFTER_SECONDS", 0.0), ("_networks", lambda: iter(("127.0.0.1",)))):
+    for name, value in (("ANNOUNCE_AFTER_SECONDS", 0.0), ("_networks", lambda: iter((("127.0.0.1", ()),)))):
         monkeypatch.setattr(announce, name, value)
     monkeypatch.setattr(announce, "read_neighbours", lambda: ())
     monkeypatch.setattr(refusal, "_FIND_SECONDS", 30.0)
