@@ -346,7 +346,7 @@ def job_of(group: int) -> str:
     (pid,) = (
         pid
         for pid in processes_of_group(group)
-        if str(JOB) in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1:3]
+        if str(JOB) in Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[1:3]
     )
     return pid
 

@@ -105,7 +105,7 @@ def _processes_with(mark):
     found = []
     for pid in _pids_with(mark):
         with suppress(OSError):  # it has ended since
-            found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+            found.append(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " "))
     return tuple(found)
 
 

@@ -175,9 +175,13 @@ def test_ctrl_c_ends_the_job_as_it_does_without(folder: Path) -> None:
             text=True,
             start_new_session=True,
         )
-        await_ranks(process)
-        os.killpg(process.pid, signal.SIGINT)
-        _, told = process.communicate(timeout=LIMIT_SECONDS)
+        try:
+            await_ranks(process)
+            os.killpg(process.pid, signal.SIGINT)
+            _, told = process.communicate(timeout=LIMIT_SECONDS)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
         last = [line for line in told.splitlines() if not line.startswith("gpudiag:")][-1:]
         ends.append((process.returncode, [re.sub(r"Process \d+", "Process PID", line) for line in last]))
         with pytest.raises(ProcessLookupError):  # nobody is left in the group
@@ -210,7 +214,7 @@ def await_ranks(process: "subprocess.Popen[str]") -> None:
 def _described(name: str) -> tuple[list[str], list[int]]:
     """The words of a process's command, and the processes above it."""
     try:
-        words = Path(f"/proc/{name}/cmdline").read_text().split("\0")
+        words = Path(f"/proc/{name}/cmdline").read_text(errors="replace").split("\0")
         parents: list[int] = []
         pid = int(name)
         while pid > 1:
