@@ -326,9 +326,9 @@ def test_a_job_that_ctrl_c_ends_is_remembered(folder: Path) -> None:
 
 def test_a_job_whose_agent_was_killed_is_remembered_without_a_verdict(folder: Path) -> None:
     process, file = started(folder, start_new_session=True)
-    (agent,) = [
+    agent, *_ = [  # a process that it forks has its name for a moment
         pid
-        for pid in processes_of_group(process.pid)
+        for pid in sorted(processes_of_group(process.pid), key=int)
         if Path(f"/proc/{pid}/comm").read_text().strip() == "gpudiag-agent"
     ]
     variables = Path(f"/proc/{job_of(process.pid)}/environ").read_text()
