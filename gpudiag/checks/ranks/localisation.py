@@ -109,7 +109,7 @@ ALL_SLOW = FindingKind(
         " interface that was chosen is slow."
     ),
     remedy=(
-        "Check which interface carries the data, and its speed (`ip route get ADDRESS`,"
+        "Check which interface carries the data, and its speed (`ip route`,"
         " `ethtool IFACE | grep Speed`); name the fast one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME."
     ),
     basis=Basis(

@@ -81,7 +81,7 @@ SETUP_CONFLICT = FindingKind(
     ),
     remedy=(
         "Give each host its own addresses, and containers and tunnels other networks than that of the hosts:"
-        " `ip -brief address`, `ip -brief link`, `ip route get ADDRESS`."
+        " `ip -brief address`, `ip -brief link`, `ip route`."
     ),
     basis=Basis(
         reads=(
