@@ -123,7 +123,7 @@ def test_a_failed_run_shows_its_finding_with_evidence(served: tuple[WatchedPage,
         "What to do",
         "SIGKILL",
         "rank.died",
-        "for job to act",
+        "owner job",
     ):
         assert word in finding.inner_text()
 

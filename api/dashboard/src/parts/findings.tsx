@@ -68,7 +68,7 @@ function Item({ joined, compact }: { joined: JoinedFinding; compact: boolean }) 
       {!compact && (count > 1 ? <Facts>{joined.facts.map((fact) => <li key={fact}><Prose text={fact} /></li>)}</Facts> : <EvidenceList evidence={finding.evidence} />)}
       <p class="about">
         <a href={link("explain", finding.code)}>{finding.code}</a>
-        <span>for {finding.owner} to act</span>
+        <span>owner {finding.owner}</span>
         {!compact && <span>severity {finding.severity}</span>}
       </p>
     </article>
