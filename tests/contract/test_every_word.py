@@ -208,7 +208,7 @@ def test_nvidia_smi_shows_it(told: Told) -> None:
     actions = [gpu.findtext("gpu_recovery_action") for gpu in told.nvidia_smi]
     assert actions == [ACTIONS_IN_NVIDIA_SMI.get(word, "Unknown") for word in turns(_SAID["recovery_action"])]
     for gpu, reasons in zip(told.nvidia_smi, turns(_SAID["clocks_event_reasons"]), strict=True):
-        shown = {element.tag: element.text for element in gpu.find("clocks_event_reasons") or ()}
+        shown = {element.tag: element.text for element in gpu.iterfind("clocks_event_reasons/*")}
         active = {f"clocks_event_reason_{reason}" for reason in reasons if reason in REASONS_IN_NVIDIA_SMI}
         assert {tag for tag, text in shown.items() if text == "Active"} == active
     for name, tag in (("compute_mode", "compute_mode"), ("persistence_mode", "persistence_mode")):
