@@ -36,11 +36,13 @@ def build_extension(folder: Path) -> Path:
     """The extension's path in `folder`, built if it is not there yet.
 
     Raises:
-        CannotBuildError: a compiler, Python's headers or torch's are missing, or the compiler failed.
+        CannotBuildError: a compiler, Python's headers or torch's CPU build are missing, or the compiler failed.
     """
     compiler = shutil.which("g++") or shutil.which("clang++")
     include = Path(sysconfig.get_paths()["include"])
     torch = _torch_folder()
+    if (torch / "lib" / "libtorch_cuda.so").exists():
+        raise CannotBuildError("this torch is a CUDA build, and the stand-in needs PyTorch's CPU build")
     if compiler is None:
         raise CannotBuildError("no C++ compiler (tools/install-system-packages brings g++)")
     if not (include / "Python.h").exists():
