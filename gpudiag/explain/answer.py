@@ -9,7 +9,8 @@ from typing import BinaryIO
 from gpudiag.explain.classifier import Classifier
 from gpudiag.explain.events import does_without
 from gpudiag.explain.files import LogLines, LogRefused, open_lines
-from gpudiag.explain.log import Found, LogFacts, Raised, is_cut, read_facts
+from gpudiag.explain.log import is_cut, read_facts
+from gpudiag.explain.log_facts import Found, LogFacts, Raised
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.nccl.reader import NcclReader
 from gpudiag.explain.nccl.report import report_nccl

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 
-from gpudiag.explain.log import CUT
+from gpudiag.explain.log_facts import CUT
 
 SKEW = timedelta(seconds=5)  # by which the clocks of two hosts may differ
 NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")

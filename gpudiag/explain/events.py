@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from gpudiag.explain.event import NUMBERS, Event, Standing
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.lines import LogLine, Speaker, cut_around
-from gpudiag.explain.log import Found, LogFacts, Raised
+from gpudiag.explain.log_facts import Found, LogFacts, Raised
 from gpudiag.explain.progress import WENT_ON
 from gpudiag.explain.rank_facts import Exit, short_host
 from gpudiag.explain.unknown_lines import is_foreign

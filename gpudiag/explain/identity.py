@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 
 from gpudiag.explain.lines import NOBODY, Speaker
-from gpudiag.explain.log import LogFacts
+from gpudiag.explain.log_facts import LogFacts
 from gpudiag.explain.log_paths import LogPath, parse_log_path, without_previous
 from gpudiag.explain.rank_facts import RankFacts, short_host
 

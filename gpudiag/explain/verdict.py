@@ -25,7 +25,7 @@ from gpudiag.explain.first_failure import (
 )
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.lines import Level, read_level
-from gpudiag.explain.log import LogFacts
+from gpudiag.explain.log_facts import LogFacts
 from gpudiag.explain.log_paths import parse_log_path
 from gpudiag.explain.meanings import meaning_of, remedy_of
 from gpudiag.explain.no_failure import after_the_end, failure_before, judge_no_failure
