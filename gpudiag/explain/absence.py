@@ -9,7 +9,7 @@ from datetime import datetime
 from gpudiag.checks.job.differences import Apart
 from gpudiag.checks.job.flight_records import judge_records
 from gpudiag.explain.event import Event, Standing
-from gpudiag.explain.events import on_calendar
+from gpudiag.explain.event_times import on_calendar
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.progress import step_of
 from gpudiag.explain.rank_facts import Absence, Watchdog, short_host

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gpudiag.explain.absence import last_steps
 from gpudiag.explain.event import Event, Standing
-from gpudiag.explain.events import on_calendar
+from gpudiag.explain.event_times import on_calendar
 from gpudiag.explain.first_failure import REPORTS, order_of
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.lines import parse_lines

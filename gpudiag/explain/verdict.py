@@ -3,11 +3,21 @@
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from gpudiag.explain.absence import all_ranks, find_other_line, find_waited, last_steps
 from gpudiag.explain.event import SKEW, Event, Standing
-from gpudiag.explain.events import ANY_YEAR, events_of
+from gpudiag.explain.event_words import (
+    WITHDRAWN,
+    clock_of,
+    describe_later,
+    explanation_of,
+    is_of_application,
+    is_of_plugin,
+    remedy_for,
+    sentence_of,
+)
+from gpudiag.explain.events import events_of
 from gpudiag.explain.first_failure import (
     ABORT,
     REPORTS,
@@ -26,18 +36,15 @@ from gpudiag.explain.first_failure import (
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.lines import Level, read_level
 from gpudiag.explain.log_facts import LogFacts
-from gpudiag.explain.log_paths import parse_log_path
-from gpudiag.explain.meanings import meaning_of, remedy_of
+from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.no_failure import after_the_end, failure_before, judge_no_failure
 from gpudiag.explain.rank_facts import short_host
-from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
+from gpudiag.explain.topics import explain_failure
 from gpudiag.explain.waited import SENTENCES, Waited, WaitedKind
-from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
-from gpudiag.model.finding import Owner
+from gpudiag.model.explanation import Echo, Verdict, VerdictKind
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.untrusted_text import mask_text, shorten_text
 from gpudiag.reference.failures import failures
-from gpudiag.reference.xid import XidKind, xids
 
 MAX_ECHOES = 12  # sorts of them
 _NEAR = timedelta(minutes=10)
@@ -46,12 +53,8 @@ _EVERYONE = 0.9
 _PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that name one peer
 _OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
 _SIGNALS = ("launch.ended_from_outside", "launch.hangup", "launch.interrupted")
-_CARRIED = ("training.not_finite",)  # to all ranks, by the next collective
-_OWN_WORDS = re.compile(r"^.*?NCCL WARN (?:NET/\w+ ?:? )?")
 _DIFFER = (WaitedKind.OTHER_CALL, WaitedKind.UNDECIDED_CALL)
 _LOST = ("rank.connection_lost", "network.connection_refused")
-_WITHDRAWN = "kubernetes.gpu_withdrawn"
-_DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
 
 
 def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
@@ -124,7 +127,7 @@ def _is_farewell(job: Identities, event: Event) -> bool:
 def _of_root(job: Identities, events: list[Event], root: Group) -> Verdict:
     event = root.first
     everyone = all_ranks(job, events)
-    explanation = _explanation(event)
+    explanation = explanation_of(event)
     kind, ranks, hosts, evidence = _kind(job, events, root, everyone)
     later = find_later(events, root)
     evidence += _details(event)
@@ -141,7 +144,7 @@ def _of_root(job: Identities, events: list[Event], root: Group) -> Verdict:
         evidence += [f"{name_ranks(tuple(sorted(waiting)))} then waited for it"] if waiting else []
     return Verdict(
         kind=kind,
-        sentence=_sentence(kind, ranks, hosts, event, explanation, len(everyone)),
+        sentence=sentence_of(kind, ranks, hosts, event, explanation),
         ranks=ranks,
         hosts=hosts,
         pod=mask_text(event.pod),
@@ -150,16 +153,16 @@ def _of_root(job: Identities, events: list[Event], root: Group) -> Verdict:
         line=event.line,
         excerpt=mask_text(event.excerpt)[:500],
         where="" if kind is VerdictKind.STOPPED else mask_text(_where(events, root, ranks, hosts)),
-        at=_clock(event.at) if event.at and event.is_exact else "",
+        at=clock_of(event.at) if event.at and event.is_exact else "",
         cause=explanation.meaning if explanation else meaning_of(event.text),
-        remedy=_remedy(event, explanation, kind, hosts),
+        remedy=remedy_for(event, explanation, kind),
         evidence=tuple(
             mask_text(words)
             for words in (
                 *evidence,
                 *_notes(event),
                 *failure_before(events, event.attempt),
-                *(_later_words(one) for one in later),
+                *(describe_later(one) for one in later),
             )
         ),
         driver_errors=_driver_errors(events, event, hosts),
@@ -182,34 +185,9 @@ def _details(event: Event) -> list[str]:
 
     An Xid that a device plugin reports is its line, not the kernel's.
     """
-    failure = failures().get(_WITHDRAWN if _is_of_plugin(event) else event.topic)
+    failure = failures().get(WITHDRAWN if is_of_plugin(event) else event.topic)
     detail = failure.detail_of(event.text) if failure is not None else ""
     return [detail] if detail else []
-
-
-def _is_of_plugin(event: Event) -> bool:
-    return event.is_driver and "XidCriticalError" in event.text
-
-
-def _later_words(group: Group) -> str:
-    event = group.first
-    explanation = _explanation(event)
-    what = explanation.title if explanation else event.text[:120]
-    who = f"{name_ranks(group.ranks)}: " if group.ranks else ""
-    attempt = f" in attempt {event.attempt}" if event.attempt else ""
-    return f"later{attempt}: {who}{what} ({event.log}:{event.line})"
-
-
-def _clock(at: datetime) -> str:
-    """A time as its log gives it: without a year or a day that no line names."""
-    text = at.isoformat(sep=" ")
-    return (
-        text
-        if at.year > ANY_YEAR
-        else text[len("1904-") :]
-        if at.year == ANY_YEAR
-        else text[len("1903-01-01 ") :]
-    )
 
 
 def _kind(
@@ -224,7 +202,7 @@ def _kind(
     if event.standing is Standing.LINK:
         return VerdictKind.LINK_FAILED, *_link(job, root)
     is_machine = event.standing is Standing.MACHINE or (
-        event.is_driver and not _is_of_application(event.topic)
+        event.is_driver and not is_of_application(event.topic)
     )
     if is_machine or event.topic == "host.out_of_memory_kill":
         ranks, hosts = (
@@ -250,13 +228,6 @@ def _kind(
             more,
         )
     return VerdictKind.RANK_FAILED, ranks, hosts, []
-
-
-def _is_of_application(topic: str) -> bool:
-    """Whether an Xid is a fault of the program and not of the machine."""
-    number = topic.removeprefix("Xid ")
-    xid = xids().get(int(number)) if number.isdecimal() else None
-    return xid is not None and xid.kind in (XidKind.APPLICATION, XidKind.SYMPATHETIC)
 
 
 def _first_ranks(root: Group) -> tuple[int, ...]:
@@ -334,13 +305,6 @@ def _still(job: Identities, event: Event) -> list[str]:
     )
 
 
-def _explanation(event: Event) -> Explanation | None:
-    driver = _DRIVER_TOPIC.fullmatch(event.topic)
-    if driver:
-        return (explain_xid if driver[1] == "Xid" else explain_sxid)(int(driver[2]))
-    return explain_failure(failures()[event.topic]) if event.topic in failures() else None
-
-
 def _where(events: list[Event], root: Group, ranks: tuple[int, ...], hosts: tuple[str, ...]) -> str:
     own = next((event.where for event in root.events if event.where), "")
     if own:
@@ -349,85 +313,6 @@ def _where(events: list[Event], root: Group, ranks: tuple[int, ...], hosts: tupl
         event for event in events if event.where and event.standing <= Standing.ENDED and event.rank in ranks
     )
     return next((event.where for event in near), "")
-
-
-def _sentence(
-    kind: VerdictKind,
-    ranks: tuple[int, ...],
-    hosts: tuple[str, ...],
-    event: Event,
-    explanation: Explanation | None,
-    size: int,
-) -> str:
-    what = explanation.title if explanation else shorten_text(event.text, 160)
-    driver = _DRIVER_TOPIC.fullmatch(event.topic)
-    if event.standing is Standing.UNKNOWN:
-        return (
-            f"{_whom(ranks, hosts, event) or 'Something'} failed first, with an error that is not known"
-            f" here: {_OWN_WORDS.sub('', event.text)[:200]}."
-        )
-    what = what.rstrip(".")  # a full stop of the error's own ends no sentence of ours
-    what = f"{event.topic}, {what}" if driver else f"{what} ({event.topic})" if event.topic else what
-    on = f" on {', '.join(hosts[:4])}" if hosts else f" in pod {event.pod}" if event.pod else ""
-    who = name_ranks(ranks) if ranks else "something"
-    who = who[0].upper() + who[1:]
-    if kind is VerdictKind.STOPPED:
-        whom = who if ranks else "The job"
-        were = "were" if len(ranks) > 1 else "was"
-        return f"{whom} {were} ended from outside, and not by its own error: {what}."
-    if kind is VerdictKind.ALL_FAILED:
-        why = _why_all(event.topic, hosts)
-        return f"All ranks failed in the same way{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. {why}."
-    if kind is VerdictKind.MACHINE_FAILED:
-        of = f" (rank {ranks[0]})" if ranks else ""
-        return f"The machine failed first{on}{of}: {what}."
-    if kind is VerdictKind.LINK_FAILED:
-        of = f" ({name_ranks(ranks)} reported it)" if ranks else ""
-        return f"The network failed first{' at ' + ' and '.join(hosts) if hosts else ''}{of}: {what}."
-    whom = _whom(ranks, hosts, event)
-    return f"{whom} failed first: {what}." if whom else f"Failed first: {what}."
-
-
-def _whom(ranks: tuple[int, ...], hosts: tuple[str, ...], event: Event) -> str:
-    """Who failed, as the beginning of a sentence; empty where nothing names anybody."""
-    on = f" on {', '.join(hosts[:4])}" if hosts else f" in pod {event.pod}" if event.pod else ""
-    if ranks:
-        return f"{name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]}{on}"
-    if event.pod:
-        return f"Pod {event.pod.split('/')[0]}{f' on {hosts[0]}' if hosts else ''}"
-    if (local := parse_log_path(event.log).local_rank) is not None:
-        return f"Local rank {local}{on}"
-    return f"{'A process' if len(hosts) == 1 else 'Processes'}{on}" if hosts else ""
-
-
-def _why_all(topic: str, hosts: tuple[str, ...]) -> str:
-    """What it means that all ranks failed in the same way."""
-    if topic in _CARRIED:
-        return "Collectives carry it from one rank to all: these lines do not show where it began"
-    if topic in failures() and failures()[topic].owner in (Owner.HARDWARE, Owner.HOST):
-        return "It is their machine, or what all their machines have alike, not one rank"
-    odd = "machine" if len(hosts) > 1 else "rank"  # of one host alone, nothing clears that host
-    return f"It is the script, its data or its environment, not one {odd}"
-
-
-def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, hosts: tuple[str, ...]) -> str:
-    if explanation is not None and _is_of_plugin(event) and _is_of_application(event.topic):
-        return f"The GPU is right. {explanation.remedy} {failures()[_WITHDRAWN].remedy}"
-    if explanation is not None:
-        failure = failures().get(event.topic)
-        return explanation.remedy if failure is None else failure.remedy_for(event.text)
-    if event.code is not None:
-        return "Read the last lines of that rank; `dmesg -T` of its host shows whether the kernel ended it."
-    if kind is VerdictKind.ALL_FAILED:
-        return "Fix the script, its data or its settings first: no rank stands out."
-    if remedy := remedy_of(event.text):
-        return remedy
-    if not event.where:
-        return (
-            "Read the lines around it: its traceback is not in these logs. If the job is right,"
-            " test the machine: `gpudiag preflight`."
-        )
-    return "Fix that line of the job; if it is right, test the machine: `gpudiag preflight`."
 
 
 def _driver_errors(events: list[Event], root: Event, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -457,7 +342,7 @@ def _echoes(events: list[Event], root: Group | None, later: Sequence[Group] = ()
 
 def _echo(group: list[Event]) -> Echo:
     first = group[0]
-    explanation = _explanation(first)
+    explanation = explanation_of(first)
     return Echo(
         what=shorten_text(mask_text(explanation.title if explanation else first.text), 160),
         count=sum(event.count for event in group),
@@ -506,7 +391,7 @@ def _of_mismatch(job: Identities, events: list[Event], root: Group) -> Verdict:
 
     gloo ends the rank to which more was sent than it has room for: that one, or the sender, is the odd one.
     """
-    event, explanation = root.first, _explanation(root.first)
+    event, explanation = root.first, explanation_of(root.first)
     sizes = {
         (log.name, line): (came, asked)
         for log in job.logs
@@ -540,7 +425,7 @@ def _of_mismatch(job: Identities, events: list[Event], root: Group) -> Verdict:
         excerpt=mask_text(event.excerpt)[:500],
         where=mask_text(event.where),
         cause=explanation.meaning if explanation else "",
-        remedy=_remedy(event, explanation, VerdictKind.RANKS_DIFFER, ()),
+        remedy=remedy_for(event, explanation, VerdictKind.RANKS_DIFFER),
         evidence=tuple(mask_text(words) for words in _places_of_others(events, ranks)),
         driver_errors=_driver_errors(events, event, ()),
         echoes=_echoes(events, root),
@@ -581,7 +466,7 @@ def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdic
         if ranks
         else ""
     )
-    explanation = _explanation(first)
+    explanation = explanation_of(first)
     return Verdict(
         kind=VerdictKind.ONLY_ECHOES,
         sentence=f"What failed first is not in these logs.{consequences}",
