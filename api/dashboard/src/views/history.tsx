@@ -18,6 +18,7 @@ import { serviceNow } from "../store";
 
 const RANGES: [seconds: number, text: string][] = [[600, "10 min"], [3600, "1 h"], [6 * 3600, "6 h"], [24 * 3600, "24 h"]];
 const REFRESH_SECONDS = 10;
+const FIRST_SECONDS = 2; // until there are two points to draw: the service has only begun
 const SERIES = [...METRICS.flatMap(seriesOf), "clocks_event_mask"].join(",");
 const AROUND_SECONDS = 300; // of a moment that is named without a range
 
@@ -28,26 +29,29 @@ interface Range {
 }
 
 // A range that was named by its ends, or by a moment alone, stays; "the last hour" moves on.
-function useRange(settings: URLSearchParams): Range & { last: number | null } {
+function useRange(settings: URLSearchParams, refreshSeconds: number): Range & { last: number | null } {
   const at = Number(settings.get("at")) || null;
   const named = [Number(settings.get("from")), Number(settings.get("to"))] as const;
   const ends = at !== null && !settings.has("from") && !settings.has("last") ? ([at - AROUND_SECONDS, at + AROUND_SECONDS] as const) : named;
   const fixed = ends[0] > 0 && ends[1] > ends[0];
   const last = Number(settings.get("last")) || 3600;
-  const ticks = useTicks(REFRESH_SECONDS);
+  const ticks = useTicks(refreshSeconds);
   const [to, setTo] = useState(() => Math.floor(serviceNow()));
   useEffect(() => setTo(Math.floor(serviceNow())), [ticks, last]);
   return fixed ? { from: ends[0], to: ends[1], at, last: null } : { from: to - last, to, at, last };
 }
 
 export function HistoryView({ settings, live }: { settings: URLSearchParams; live: Live }) {
-  const { from, to, at, last } = useRange(settings);
+  const [begins, setBegins] = useState(false);
+  const { from, to, at, last } = useRange(settings, begins ? FIRST_SECONDS : REFRESH_SECONDS);
   const uuid = settings.get("device");
   const query = `from=${from}&to=${to}${uuid ? `&device=${encodeURIComponent(uuid)}` : ""}`;
   const { value, problem } = useLoaded<Series>(`history?${query}&series=${SERIES}`);
   const [shown, setShown] = useState<Series | null>(null);
   useEffect(() => {
-    if (value) setShown(value);
+    if (!value) return;
+    setShown(value);
+    setBegins(live.devices.length > 0 && fromSeries(value).times.length < 2);
   }, [value]);
   const devices = live.devices.filter((device) => !uuid || gpuKey(device) === uuid);
   const metric = settings.get("metric");
